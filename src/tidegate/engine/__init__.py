@@ -1,0 +1,1 @@
+"""The plan on Structured Streaming: batch runner, admission, watermark, progress."""

@@ -1,0 +1,59 @@
+"""What the engine tells the world about each batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One committed batch. Times are in seconds, rates in rows per second."""
+
+    pipeline: str
+    batch_id: int
+    finished_at: datetime
+    """When the output of the batch was visible (UTC)."""
+    cut: Mapping[str, Any]
+    """Source name -> {"start": offset, "end": offset}."""
+    rows_in: int
+    rows_out: int
+    dead_letters: int
+    input_rate: float
+    """Rows per second that arrive at the sources: rows taken plus growth of the lag, over time."""
+    rows_per_second: float
+    """Rows taken over the time of the batch."""
+    batch_seconds: float
+    """The whole batch, from the trigger to Spark's own commit."""
+    interval_seconds: float
+    phases: Mapping[str, float]
+    """Phase -> seconds: offsets, planning, wal, write, ledger, publish, commit."""
+    lag: int | None
+    """Rows that wait in the sources beyond the cut; None when a source cannot tell."""
+    limit: int | None
+    """Rows that the next batch may take; None without admission control."""
+    latency_p50: float | None
+    """From event to visible output; None without an event time."""
+    latency_p99: float | None
+    watermark: datetime | None
+    """The watermark that held in this batch (UTC)."""
+    parallelism: int
+    tries: int = 1
+    sinks: Mapping[str, int] = field(default_factory=dict)
+    """Sink step -> rows written."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as JSON values; moments in ISO 8601."""
+        values = asdict(self)
+        for name in ("finished_at", "watermark"):
+            moment = values[name]
+            values[name] = moment.isoformat() if moment is not None else None
+        return values
+
+
+class Listener(Protocol):
+    """Whoever wants to know. Called in order, once per committed batch; it must not block."""
+
+    def __call__(self, progress: BatchProgress) -> None: ...

@@ -1,0 +1,62 @@
+"""The Spark session that a pipeline runs in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Settings that the engine relies on or that pay on every batch; a user's own come on top.
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # A route decides which partition a row goes to; adaptive execution would merge partitions again.
+    "spark.sql.adaptive.enabled": "false",
+    # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
+    "spark.driver.extraJavaOptions": "-Xss8m",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # Output files of an attempt are named by a receipt, so a rename per task buys nothing.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
+}
+_TASK_FAILURES = 4
+
+
+def start(
+    name: str,
+    *,
+    master: str = "local[*]",
+    driver_memory: str = "2g",
+    packages: Iterable[str] = (),
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Start Spark, or take the session that this process already has.
+
+    `packages` are Maven coordinates; Spark resolves them once and keeps them in its cache.
+    """
+    # Workers must run this interpreter: any other would lack our packages and die unexplained.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark import __version__ as spark_version
+    from pyspark.sql import SparkSession
+
+    if master.startswith("local[") and "," not in master:
+        # Local Spark does not retry a failed task unless told how often.
+        master = f"{master[:-1]},{_TASK_FAILURES}]"
+    builder = SparkSession.builder.appName(name).master(master).config("spark.driver.memory", driver_memory)
+    settings = dict(_DEFAULTS)
+    coordinates = sorted({package.format(spark=spark_version) for package in packages})
+    if coordinates:
+        settings["spark.jars.packages"] = ",".join(coordinates)
+    settings.update(conf or {})
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

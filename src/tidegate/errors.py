@@ -1,0 +1,81 @@
+"""Every error that Tidegate raises on purpose.
+
+One base, one leaf per subject. A message says what happened, to what, and what to do about it; the
+same facts are fields, so a program need not read the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The line of the user's file where a step was declared."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class TidegateError(Exception):
+    """Base of all errors below."""
+
+
+class PipelineError(TidegateError, ValueError):
+    """The pipeline as declared cannot run.
+
+    Operator action: correct the step named in the message, at the line it names.
+    """
+
+    def __init__(self, problem: str, *, step: str | None = None, where: Where | None = None) -> None:
+        self.problem = problem
+        self.step = step
+        self.where = where
+        place = f" (declared at {where})" if where else ""
+        super().__init__(f"{step}{place}: {problem}" if step else f"{problem}{place}")
+
+
+class DurationError(TidegateError, ValueError):
+    """A text that is not a duration. Operator action: write it like '4 seconds' or '250 ms'."""
+
+
+class ConfigError(TidegateError, ValueError):
+    """A configuration key or value that cannot be used. Operator action: see `tidegate config`."""
+
+
+class CheckpointError(TidegateError, RuntimeError):
+    """A checkpoint that this pipeline cannot go on from.
+
+    Operator action: use another checkpoint folder, or the pipeline that wrote this one.
+    """
+
+
+class FencedError(TidegateError, RuntimeError):
+    """A newer driver has taken over this checkpoint. Operator action: none, this driver must stop."""
+
+
+class BatchError(TidegateError, RuntimeError):
+    """A batch failed as often as the configuration allows.
+
+    Operator action: remove the cause and start the pipeline again; it goes on with this batch.
+    """
+
+    def __init__(self, message: str, *, batch_id: int, tries: int) -> None:
+        self.batch_id = batch_id
+        self.tries = tries
+        super().__init__(message)
+
+
+class SinkError(TidegateError, RuntimeError):
+    """A sink could not take a batch. Operator action: as the message says; the batch is tried again."""
+
+
+class MissingExtraError(TidegateError, ImportError):
+    """An optional part is not installed. Operator action: the install line in the message."""
+
+    def __init__(self, extra: str, needed_by: str) -> None:
+        self.extra = extra
+        super().__init__(f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]'")

@@ -1,0 +1,1 @@
+"""Committed batches and generations."""

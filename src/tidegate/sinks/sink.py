@@ -1,0 +1,72 @@
+"""What a sink is: a place where the rows of a batch become visible once, whatever crashes.
+
+A batch passes through a sink in two moves. `write` puts its rows where nobody reads them yet and
+answers with a receipt. The receipt goes into the ledger: that is the commit point. `publish` then
+makes the rows visible. After a crash the engine may write the same batch again (before the commit
+point) or publish it again with the receipt of the ledger (after it), so both must bear repetition.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Receipt: TypeAlias = dict[str, Any]
+"""What `publish` needs to know of a `write`, as JSON values. It must not grow with the rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at writing one batch. No two attempts of a pipeline are equal, even across restarts."""
+
+    batch_id: int
+    generation: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.batch_id:012d}-{self.generation}-{self.number}"
+
+
+class SinkWriter(ABC):
+    """A sink at work in one run of a pipeline. Only the driver calls it, one batch after the other."""
+
+    @abstractmethod
+    def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        """Run the Spark job that puts `rows` where nobody reads them yet.
+
+        A failure of any kind is raised; the engine tries again with another attempt.
+        """
+
+    @abstractmethod
+    def publish(self, batch_id: int, receipt: Receipt) -> None:
+        """Make a written batch visible. Publishing a batch again changes nothing."""
+
+    def recover(self, committed: int) -> None:
+        """Called once at start: drop what was written for batches after `committed` (-1: none yet)."""
+
+    def close(self) -> None:
+        """Let go of connections. May not be called when the driver dies."""
+
+
+class Sink(ABC):
+    """Where rows go. Implementations are frozen dataclasses: declaring one needs no JVM."""
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
+
+    @abstractmethod
+    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+        """Start work: check that the place can be written and create what is missing."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One short line for trees and pictures, e.g. `Files out/hot (parquet)`."""
+
+    @property
+    def location(self) -> str | None:
+        """What is written, as `scheme:place`; None when any number of sinks may share it."""
+        return None

@@ -1,0 +1,82 @@
+"""What a source is: rows that enter by Structured Streaming, in cuts that can be read again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A fallible source hands on the rows that it could not read, too: with the text as it came and the
+# reason why. Both are null in a good row. The engine parts the two and keeps the bad ones.
+RAW = "_tidegate_raw"
+REASON = "_tidegate_reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much one batch may take from a source. `amount` is at least 1."""
+
+    kind: Literal["rows", "files", "bytes"]
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a batch took from one source. `files` is empty for a source that is not made of files."""
+
+    rows: int
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one source stands after a batch, as Spark's progress reports it (offsets are parsed JSON)."""
+
+    start: Any
+    end: Any
+    latest: Any = None
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+
+class Source(ABC):
+    """A source of rows. Implementations are frozen dataclasses: declaring one needs no JVM.
+
+    A source must give the same rows each time the same cut is read, on whichever machine.
+    """
+
+    event_time: str | None
+    """The timestamp column that says when a row happened, or None."""
+
+    grace: str
+    """How late a row may be and still count: the watermark trails the newest event by this much."""
+
+    fallible: ClassVar[bool] = False
+    """Whether `load` adds the columns RAW and REASON."""
+
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
+
+    @abstractmethod
+    def load(self, spark: SparkSession, *, parallelism: int) -> DataFrame:
+        """The streaming DataFrame, read in about `parallelism` partitions per batch."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """One short line for trees and pictures, e.g. `Sensors 100,000 at 100,000/s`."""
+
+    @property
+    def location(self) -> str | None:
+        """What is read, as `scheme:place`; None when nobody else could write there."""
+        return None
+
+    def limit(self, rows: int, taken: Taken | None) -> Limit:
+        """Express "at most `rows` rows" in what this source can limit; `taken` is the latest batch."""
+        return Limit("rows", max(1, rows))
+
+    def lag(self, position: Position) -> int | None:
+        """Rows that wait beyond the cut, or None when the source cannot tell."""
+        return None

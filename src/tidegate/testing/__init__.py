@@ -1,0 +1,1 @@
+"""What users of Tidegate, and Tidegate itself, test with."""
