@@ -1,0 +1,407 @@
+"""The configuration: its keys, where each value may come from, and what is wrong with it.
+
+A later source wins over an earlier one:
+
+    default < Pipeline(config={...}) < tidegate.toml < TIDEGATE_<SECTION>_<KEY> < command line
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import string
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+
+from tidegate.errors import ConfigError, DurationError
+from tidegate.pipeline.duration import seconds
+
+ENV_PREFIX = "TIDEGATE_"
+ENV_FILE = "TIDEGATE_CONFIG"
+"""Names the configuration file; the one variable with the prefix that is not a key."""
+DEFAULT_FILE = "tidegate.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class Expects:
+    """What a key takes, in words for error messages."""
+
+    text: str
+
+
+def _duration(text: str) -> str:
+    seconds(text)
+    return text
+
+
+def _positive_duration(text: str) -> str:
+    if seconds(text) <= 0:
+        raise DurationError(f"{text!r} is no time at all")
+    return text
+
+
+def _checkpoint(text: str) -> str:
+    if any(name not in (None, "pipeline") for _, name, _, _ in string.Formatter().parse(text)):
+        raise ValueError("only {pipeline} is known")
+    return text
+
+
+_SPAN = "a duration like '4 seconds' or '250 ms'"
+Duration = Annotated[str, AfterValidator(_positive_duration), Expects(f"{_SPAN}, more than zero")]
+Pause = Annotated[str, AfterValidator(_duration), Expects(_SPAN)]
+Count = Annotated[int, Field(ge=1), Expects("a whole number, 1 or more")]
+Share = Annotated[float, Field(gt=0, le=1), Expects("a number above 0, at most 1")]
+Switch = Annotated[bool, Expects("true or false")]
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$"), Expects("a size like '2g' or '512m'")]
+
+
+class Section(BaseModel):
+    """What the sections have in common: values never change, and nothing is converted silently."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Engine(Section):
+    """How batches run."""
+
+    interval: Duration = "1 second"
+    """A batch starts this long after the one before it started."""
+    parallelism: Annotated[int | None, Field(ge=1), Expects("a whole number, 1 or more, or none")] = None
+    """Partitions of a batch; None takes the cores that Spark has."""
+    tries: Count = 3
+    """How often a batch is tried before the pipeline stops."""
+    retry_wait: Pause = "1 second"
+    """The pause between two tries."""
+    checkpoint: Annotated[
+        str,
+        Field(min_length=1),
+        AfterValidator(_checkpoint),
+        Expects("a folder; {pipeline} in it is the name"),
+    ] = ".tidegate/{pipeline}"
+    """The folder from which a pipeline goes on; `{pipeline}` stands for its name."""
+
+
+class Admission(Section):
+    """How many rows a batch may take."""
+
+    enabled: Switch = True
+    target: Share = 0.9
+    """The share of the interval that a batch should take."""
+    initial_rows: Count = 10_000
+    """The limit of the first batch. While not set, it keeps within `min_rows` and `max_rows`."""
+    min_rows: Count = 100
+    max_rows: Count = 50_000_000
+
+
+class DeadLetters(Section):
+    """Where records go that cannot be read."""
+
+    path: Annotated[str | None, Field(min_length=1), Expects("a folder, or none")] = None
+    """None puts them into `dead-letters` in the checkpoint."""
+
+
+class Spark(Section):
+    """The Spark session."""
+
+    master: Annotated[str, Field(min_length=1), Expects("a Spark master like 'local[*]'")] = "local[*]"
+    driver_memory: Memory = "2g"
+    conf: Annotated[dict[str, str], Expects("Spark settings, text to text")] = {}
+    """Spark's own settings, on top of Tidegate's; sources add to it entry by entry."""
+
+
+class View(Section):
+    """What is shown while a pipeline runs."""
+
+    mode: Annotated[
+        Literal["auto", "live", "lines", "json", "quiet"], Expects("auto, live, lines, json or quiet")
+    ] = "auto"
+    every: Duration = "3 seconds"
+    """How often the `lines` view writes one."""
+
+
+class Config(BaseModel):
+    """The effective configuration of one run.
+
+    >>> Config().engine.interval
+    '1 second'
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    engine: Engine = Engine()
+    admission: Admission = Admission()
+    dead_letters: DeadLetters = DeadLetters()
+    spark: Spark = Spark()
+    view: View = View()
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """Key -> where its value came from; each entry of `spark.conf` is a key as well."""
+        return MappingProxyType(dict.fromkeys(KEYS, "default") | self._origins)
+
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """Every key with its value; the entries of `spark.conf` one by one, when there are any."""
+        for key in KEYS.values():
+            value = getattr(getattr(self, key.section), key.name)
+            if isinstance(value, dict) and value:
+                yield from ((f"{key}.{entry}", text) for entry, text in sorted(value.items()))
+            else:
+                yield str(key), value
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the configuration."""
+
+    section: str
+    name: str
+    kind: Any
+    """Its type, bare of constraints."""
+    expects: str
+
+    def __str__(self) -> str:
+        return f"{self.section}.{self.name}"
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"{ENV_PREFIX}{self.section}_{self.name}".upper()
+
+    def parse(self, text: str) -> Any:
+        """The value that a text from the environment or the command line stands for."""
+        kinds = get_args(self.kind) if type(None) in get_args(self.kind) else (self.kind,)
+        if type(None) in kinds and text.lower() == "none":
+            return None
+        if bool in kinds:
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        for number in (int, float):
+            if number in kinds:
+                return number(text)
+        return json.loads(text) if get_origin(self.kind) is dict else text
+
+
+_SECTIONS: Mapping[str, type[Section]] = {
+    "engine": Engine,
+    "admission": Admission,
+    "dead_letters": DeadLetters,
+    "spark": Spark,
+    "view": View,
+}
+
+
+def _keys() -> dict[str, Key]:
+    found = {}
+    for section, model in _SECTIONS.items():
+        for name, info in model.model_fields.items():
+            expects = next(note.text for note in info.metadata if isinstance(note, Expects))
+            key = Key(section, name, info.annotation, expects)
+            found[str(key)] = key
+    return found
+
+
+KEYS: Mapping[str, Key] = MappingProxyType(_keys())
+_CONF = "spark.conf"
+
+
+@dataclass(slots=True)
+class _Loading:
+    """Values as they come in, source after source, and all that is wrong with them."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def take(self, name: str, value: Any, origin: str, *, text: bool = False) -> None:
+        """One key from one source; `text` says that the value still has to be parsed."""
+        if name.startswith(f"{_CONF}.") and name not in KEYS:
+            name, value, text = _CONF, {name.removeprefix(f"{_CONF}."): value}, False
+        key = KEYS.get(name)
+        if key is None:
+            self.problems.append(f"{name} ({origin}): unknown key{_nearest(name)}")
+            return
+        try:
+            checked = _checked(key, key.parse(value) if text else value)
+        except (ValueError, KeyError):
+            self.problems.append(f"{name} ({origin}): expected {key.expects}, got {_described(value)}")
+            return
+        if name == _CONF:
+            self.values[name] = self.values.get(name, {}) | checked
+            self.origins.update({f"{name}.{entry}": origin for entry in checked})
+        else:
+            self.values[name] = checked
+        self.origins[name] = origin
+
+    def take_sections(self, sections: Mapping[str, Any], origin: str) -> None:
+        """Section -> key -> value, as a file or a pipeline gives them."""
+        for section, values in sections.items():
+            if isinstance(values, Mapping):
+                for name, value in values.items():
+                    self.take(f"{section}.{name}", value, origin)
+            elif section in _SECTIONS:
+                got = _described(values)
+                self.problems.append(f"{section} ({origin}): expected a section with keys, got {got}")
+            else:
+                self.problems.append(f"{section} ({origin}): unknown key{_nearest(section)}")
+
+    def take_environment(self, environ: Mapping[str, str]) -> None:
+        variables = {key.variable: name for name, key in KEYS.items()}
+        for variable in sorted(environ):
+            if variable in variables:
+                self.take(variables[variable], environ[variable], f"environment {variable}", text=True)
+            elif variable.startswith(ENV_PREFIX) and variable != ENV_FILE:
+                near = difflib.get_close_matches(variable, variables, n=1)
+                hint = f"; did you mean {near[0]}?" if near else "; `tidegate config` lists the keys"
+                self.problems.append(f"{variable} (environment): unknown variable{hint}")
+
+    def settle_rows(self) -> None:
+        """Relate the three row limits; only values that someone set can contradict each other."""
+        built_in = Admission()
+        low, first, high = (
+            self.values.get(f"admission.{name}", getattr(built_in, name))
+            for name in ("min_rows", "initial_rows", "max_rows")
+        )
+        named = {name: self.origins.get(f"admission.{name}", "default") for name in Admission.model_fields}
+        if low > high:
+            self.problems.append(
+                f"admission.min_rows ({named['min_rows']}): {low} is more than"
+                f" admission.max_rows, {high} ({named['max_rows']})"
+            )
+        elif "admission.initial_rows" not in self.values:
+            self.values["admission.initial_rows"] = min(max(first, low), high)
+        elif not low <= first <= high:
+            self.problems.append(
+                f"admission.initial_rows ({named['initial_rows']}): {first} is not between"
+                f" admission.min_rows, {low} ({named['min_rows']}), and"
+                f" admission.max_rows, {high} ({named['max_rows']})"
+            )
+
+    def config(self) -> Config:
+        self.settle_rows()
+        if self.problems:
+            raise ConfigError("\n".join(self.problems))
+        nested: dict[str, dict[str, Any]] = {}
+        for name, value in self.values.items():
+            key = KEYS[name]
+            nested.setdefault(key.section, {})[key.name] = value
+        config = Config.model_validate(nested)
+        config._origins.update(self.origins)
+        return config
+
+
+def load(
+    *,
+    code: Mapping[str, Any] | None = None,
+    file: str | os.PathLike[str] | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> Config:
+    """The effective configuration.
+
+    `code` is section -> key -> value, as in the file. `file` must exist when given; without it,
+    TIDEGATE_CONFIG names the file, or `tidegate.toml` is taken if the current folder has one.
+    `overrides` are dotted keys of the command line, whose texts are parsed as the key demands.
+    All that is wrong, wherever it came from, is in the one ConfigError, a line each.
+
+    >>> config = load(environ={"TIDEGATE_ENGINE_TRIES": "5"}, overrides={"view.mode": "json"})
+    >>> config.engine.tries, config.origins["engine.tries"]
+    (5, 'environment TIDEGATE_ENGINE_TRIES')
+    >>> load(environ={}, overrides={"admission.traget": "0.8"})
+    Traceback (most recent call last):
+    tidegate.errors.ConfigError: admission.traget (command line): unknown key; did you mean admission.target?
+    """
+    loading = _Loading()
+    loading.take_sections(code or {}, "pipeline")
+    path = _file(file, environ)
+    if path is not None:
+        loading.take_sections(_read(path), str(path))
+    loading.take_environment(environ)
+    for name, value in (overrides or {}).items():
+        loading.take(name, value, "command line", text=isinstance(value, str))
+    return loading.config()
+
+
+def parse_settings(settings: Iterable[str]) -> dict[str, str]:
+    """`section.key=value` of the command line, as `overrides` of `load`.
+
+    >>> parse_settings(["engine.tries=5", "spark.conf.spark.x=a=b"])
+    {'engine.tries': '5', 'spark.conf.spark.x': 'a=b'}
+    """
+    parsed = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}: write it as section.key=value, like engine.tries=5")
+        parsed[name.strip()] = value.strip()
+    return parsed
+
+
+def _file(given: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    named = given if given is not None else environ.get(ENV_FILE)
+    if named is None:
+        default = Path(DEFAULT_FILE)
+        return default if default.is_file() else None
+    path = Path(named)
+    if not path.is_file():
+        by = "--config" if given is not None else f"environment {ENV_FILE}"
+        raise ConfigError(f"{path} ({by}): no such configuration file")
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as stream:
+            sections = tomllib.load(stream)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    spark = sections.get("spark")
+    if isinstance(spark, dict) and isinstance(spark.get("conf"), dict):
+        # TOML reads `spark.x.y = "1"` as tables within tables unless the key is quoted.
+        spark["conf"] = dict(_flat(spark["conf"]))
+    return sections
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _checked(key: Key, value: Any) -> Any:
+    """The value, if its section takes it; else ValueError (pydantic's and DurationError are ones)."""
+    section = _SECTIONS[key.section].model_validate({key.name: value})
+    return getattr(section, key.name)
+
+
+def _described(value: Any) -> str:
+    kinds = {
+        bool: "",
+        int: "the number ",
+        float: "the number ",
+        str: "the text ",
+        dict: "the table ",
+        list: "the list ",
+    }
+    return f"{kinds.get(type(value), f'{type(value).__name__} ')}{value!r}"
+
+
+def _nearest(name: str) -> str:
+    """A hint: the key of that very name in another section, else the one most like it."""
+    last = name.rpartition(".")[2]
+    names = {key.name: str(key) for key in KEYS.values()}
+    near = [names[last]] if last in names else difflib.get_close_matches(name, KEYS, n=1)
+    if not near:
+        near = [names[match] for match in difflib.get_close_matches(last, names, n=1)]
+    return f"; did you mean {near[0]}?" if near else "; `tidegate config` lists the keys"
