@@ -79,3 +79,7 @@ class MissingExtraError(TidegateError, ImportError):
     def __init__(self, extra: str, needed_by: str) -> None:
         self.extra = extra
         super().__init__(f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]'")
+
+
+class QueryError(TidegateError, RuntimeError):
+    """Spark ended the query by itself. Operator action: remove the cause that the message gives."""

@@ -21,6 +21,8 @@ _DEFAULTS = {
     "spark.driver.extraJavaOptions": "-Xss8m",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
+    "spark.sql.streaming.noDataProgressEventInterval": "100",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
@@ -59,4 +61,12 @@ def start(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    _silence(spark)
     return spark
+
+
+def _silence(spark: SparkSession) -> None:
+    """The engine reports a failed batch itself, in one line instead of Spark's hundred."""
+    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
+    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
+    log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

@@ -61,8 +61,11 @@ class Source(ABC):
     """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
 
     @abstractmethod
-    def load(self, spark: SparkSession, *, parallelism: int) -> DataFrame:
-        """The streaming DataFrame, read in about `parallelism` partitions per batch."""
+    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        """The streaming DataFrame, read in about `parallelism` partitions per batch.
+
+        The first batch takes at most about `first_rows`; after it, the engine sets a limit per batch.
+        """
 
     @abstractmethod
     def describe(self) -> str:
@@ -80,3 +83,7 @@ class Source(ABC):
     def lag(self, position: Position) -> int | None:
         """Rows that wait beyond the cut, or None when the source cannot tell."""
         return None
+
+    def done(self, position: Position) -> bool:
+        """Whether nothing is left to read; asked when a trigger found no new rows."""
+        return True

@@ -1,0 +1,84 @@
+"""The sources of a running pipeline: where each stands, and how much the next batch may take from it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tidegate.engine.admission import Admission
+from tidegate.engine.query import RunningQuery
+from tidegate.pipeline.step import SourceStep
+from tidegate.sources.source import Position, Taken
+
+
+class Intake:
+    """Positions and limits of the sources, in the order in which Spark numbers them."""
+
+    def __init__(
+        self, sources: Sequence[SourceStep], admission: Admission | None, cut: Mapping[str, Any]
+    ) -> None:
+        self._sources = sources
+        self._admission = admission
+        self._positions = {name: Position(part["start"], part["end"]) for name, part in cut.items()}
+        self._told_at: float | None = None
+        self._lag_before = 0
+
+    @property
+    def limit(self) -> int | None:
+        """Rows that the next batch may take; None without admission control."""
+        return self._admission.limit if self._admission else None
+
+    @property
+    def lag(self) -> int | None:
+        """Rows that wait beyond the cut; None when a source cannot tell."""
+        lags = [self._lag(step) for step in self._sources]
+        return None if None in lags else sum(lag for lag in lags if lag is not None)
+
+    @property
+    def done(self) -> bool:
+        """Whether no source has anything left."""
+        nowhere = Position(None, None)
+        return all(step.source.done(self._positions.get(step.name, nowhere)) for step in self._sources)
+
+    def moved(self, told: Sequence[Any]) -> None:
+        """Take over the positions that Spark reports after a batch."""
+        for step, report in zip(self._sources, told, strict=True):
+            self._positions[step.name] = Position(
+                start=_parsed(report.startOffset),
+                end=_parsed(report.endOffset),
+                latest=_parsed(report.latestOffset),
+                metrics=report.metrics or {},
+            )
+
+    def arrived_per_second(self, rows: int) -> float:
+        """Input rate: what a batch took and what the lag grew by, since the batch before."""
+        now, lag = time.monotonic(), self.lag or 0
+        passed = now - self._told_at if self._told_at is not None else 0.0
+        arrived = rows + lag - self._lag_before
+        self._told_at, self._lag_before = now, lag
+        return max(0.0, arrived / passed) if passed > 0 else 0.0
+
+    def adapt(
+        self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Any], seconds: float
+    ) -> None:
+        """After a batch: learn from it, and share the new limit by what each source gave and still holds."""
+        if self._admission is None or not sum(rows.values()):
+            return
+        self._admission = self._admission.observe(sum(rows.values()), seconds)
+        claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
+        limits = []
+        for number, step in enumerate(self._sources):
+            taken = Taken(rows[step.name], query.files(number, cut[step.name]["end"]))
+            share = self._admission.limit * claims[step.name] // sum(claims.values())
+            limits.append(step.source.limit(max(1, share), taken))
+        query.limit(limits)
+
+    def _lag(self, step: SourceStep) -> int | None:
+        position = self._positions.get(step.name)
+        return None if position is None else step.source.lag(position)
+
+
+def _parsed(offset: Any) -> Any:
+    return json.loads(offset) if isinstance(offset, str) else offset

@@ -1,0 +1,81 @@
+"""A running streaming query: what the engine asks of it beyond PySpark's own interface.
+
+Spark fixes the read limit of each source when a query starts and keeps the cut and the observed metrics of
+the current batch to itself until the batch is over. All three are public on the JVM's side, so this
+module asks there. It is the only place that does; Spark is pinned to one minor version because of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidegate.sources.source import Limit
+
+_LIMITS = {
+    "rows": ("maxRows", {"_type": "ReadMaxRows", "max_rows": 0}),
+    "files": ("maxFiles", {"_type": "ReadMaxFiles", "max_files": 0}),
+    "bytes": ("maxBytes", {"_type": "ReadMaxBytes", "max_bytes": 0}),
+}
+
+
+class RunningQuery:
+    """The JVM's side of a streaming query."""
+
+    def __init__(self, spark: SparkSession, query: StreamingQuery, checkpoint: Path) -> None:
+        self._jvm: Any = spark._jvm
+        self._execution: Any = query._jsq.streamingQuery()
+        self._checkpoint = checkpoint
+
+    def offsets(self, batch_id: int) -> list[Any] | None:
+        """The end of the cut of a batch: one parsed offset (or None) per source; None for no such batch."""
+        logged = self._execution.offsetLog().get(batch_id)
+        if logged.isEmpty():
+            return None
+        offsets = logged.get().offsets()
+        found = [offsets.apply(number) for number in range(offsets.size())]
+        return [json.loads(offset.get().json()) if offset.isDefined() else None for offset in found]
+
+    def observed(self) -> dict[str, dict[str, Any]]:
+        """The metrics observed in the batch that is running: name -> measure -> value."""
+        metrics = self._execution.lastExecution().observedMetrics()
+        names = metrics.keysIterator()
+        found = {}
+        while names.hasNext():
+            name = names.next()
+            found[name] = json.loads(metrics.apply(name).json())
+        return found
+
+    def limit(self, limits: Sequence[Limit]) -> None:
+        """Set what the next batch may take from each source, in the order of the sources."""
+        current = self._execution.uniqueSources()
+        sources = self._execution.sources()
+        for number, limit in enumerate(limits):
+            current = current.updated(sources.apply(number), self._read_limit(sources.apply(number), limit))
+        getattr(self._execution, "uniqueSources_$eq")(current)
+
+    def files(self, source: int, offset: Any) -> tuple[str, ...]:
+        """The files that a file source took in the batch with this offset."""
+        if not isinstance(offset, dict) or "logOffset" not in offset:
+            return ()
+        log = self._checkpoint / "sources" / str(source)
+        wanted = offset["logOffset"]
+        for name in (str(wanted), f"{wanted}.compact"):
+            if (log / name).is_file():
+                entries = [json.loads(line) for line in (log / name).read_text().splitlines()[1:]]
+                return tuple(entry["path"] for entry in entries if entry["batchId"] == wanted)
+        return ()
+
+    def _read_limit(self, source: Any, limit: Limit) -> Any:
+        method, form = _LIMITS[limit.kind]
+        if source.getClass().getSimpleName().startswith("Python"):
+            text = json.dumps({key: value or limit.amount for key, value in form.items()})
+            package = self._jvm.org.apache.spark.sql.execution.datasources.v2.python
+            return package.PythonStreamingSourceReadLimit(text)
+        factory = self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
+        return getattr(factory, method)(limit.amount)

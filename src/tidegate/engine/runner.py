@@ -1,0 +1,339 @@
+"""A plan at work: starts Spark, feeds it, watches it, stops it."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tidegate.config import Config
+from tidegate.engine import checkpoint as checkpoints
+from tidegate.engine import session
+from tidegate.engine.admission import Admission
+from tidegate.engine.batch import Batches, Outcome
+from tidegate.engine.intake import Intake
+from tidegate.engine.progress import BatchProgress, Listener
+from tidegate.engine.query import RunningQuery
+from tidegate.engine.reason import reason
+from tidegate.engine.summary import StoppedBy, Summary, Tally
+from tidegate.engine.translate import Translation
+from tidegate.engine.watermark import Watermark
+from tidegate.errors import QueryError
+from tidegate.ledger.ledger import Ledger
+from tidegate.pipeline.duration import seconds
+from tidegate.pipeline.plan import Plan
+from tidegate.sinks.files import Files
+from tidegate.sinks.sink import SinkWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+log = logging.getLogger(__name__)
+
+_SETTLE = 10.0
+"""Seconds that Spark gets to commit its own offsets after a batch before the query is stopped."""
+
+
+def run(
+    plan: Plan,
+    config: Config,
+    *,
+    listeners: Sequence[Listener] = (),
+    duration: float | None = None,
+    until_done: bool = False,
+) -> Summary:
+    """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
+    with ExitStack() as stack:
+        spark = stack.enter_context(_session(plan, config))
+        runner = Runner(plan, config, spark, listeners, until_done=until_done)
+        stack.callback(runner.close)
+        stack.enter_context(_signals(runner))
+        return runner.run(duration)
+
+
+class Runner:
+    """One run of one plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: Config,
+        spark: SparkSession,
+        listeners: Sequence[Listener],
+        *,
+        until_done: bool,
+    ) -> None:
+        self._plan, self._spark = plan, spark
+        self._interval = seconds(config.engine.interval)
+        self._parallelism = config.engine.parallelism or spark.sparkContext.defaultParallelism
+        self._until_done = until_done
+        self._tally = Tally()
+        self._listeners: list[Listener] = [self._tally, *listeners]
+        folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
+        self._checkpoint = folder / "spark"
+        ledger = Ledger(folder / "ledger")
+        last = ledger.last
+        admission = _admission(config, self._interval, last.limit if last else None)
+        self._translation = Translation(
+            plan,
+            spark,
+            parallelism=self._parallelism,
+            first_rows=admission.limit if admission else None,
+        )
+        self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
+        dead_letters = Path(config.dead_letters.path or folder / "dead-letters")
+        self._batches = Batches(
+            spark=spark,
+            translation=self._translation,
+            ledger=ledger,
+            writers={step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks},
+            dead_letters={
+                step: Files(str(dead_letters / step.name), format="json").open(spark, pipeline=plan.name)
+                for step in plan.sources
+                if step.source.fallible
+            },
+            watermark=Watermark(
+                {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
+                last.event_times if last else {},
+            ),
+            tries=config.engine.tries,
+            retry_wait=seconds(config.engine.retry_wait),
+            limit=lambda: self._intake.limit,
+        )
+        for writer in self._writers():
+            writer.recover(last.batch_id if last else -1)
+        self._query: RunningQuery | None = None
+        self._started = threading.Event()
+        self._stopping = threading.Event()
+        self._stopped_by: StoppedBy = "signal"
+        self._failure: BaseException | None = None
+        self._busy = threading.Lock()
+        self._outcomes: dict[int, Outcome] = {}
+
+    def run(self, duration: float | None) -> Summary:
+        """Start the query and wait for its end."""
+        began = time.monotonic()
+        watcher = _Watcher(self)
+        self._spark.streams.addListener(watcher)
+        try:
+            query = (
+                self._translation.stream()
+                .writeStream.queryName(self._plan.name)
+                .foreachBatch(self._batch)
+                .option("checkpointLocation", str(self._checkpoint))
+                .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
+                .start()
+            )
+            self._query = RunningQuery(self._spark, query, self._checkpoint)
+            self._started.set()
+            self._wait(query, None if duration is None else began + duration)
+            self._finish(query)
+        finally:
+            self._spark.streams.removeListener(watcher)
+        return self._tally.summary(
+            self._plan.name,
+            seconds=time.monotonic() - began,
+            outputs={step.name: step.sink.describe() for step in self._plan.sinks},
+            stopped_by=self._stopped_by,
+        )
+
+    def stop(self, why: StoppedBy) -> None:
+        """Finish the batch that is running, then end. May be called from a signal handler."""
+        if not self._stopping.is_set():
+            self._stopped_by = why
+            self._stopping.set()
+
+    def close(self) -> None:
+        """Let go of what the sinks hold."""
+        for writer in self._writers():
+            writer.close()
+
+    def _writers(self) -> list[SinkWriter]:
+        return [*self._batches.writers.values(), *self._batches.dead_letters.values()]
+
+    def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        """What Spark calls with each micro-batch."""
+        self._started.wait()
+        assert self._query is not None
+        with self._busy:
+            if self._stopping.is_set():
+                # Its cut is in Spark's log: the next run takes it up again.
+                raise _StopRequestedError
+            try:
+                outcome = self._batches.run(rows, batch_id, self._query)
+            except Exception as error:
+                self._failure = error
+                raise
+            if outcome is not None:
+                self._outcomes[batch_id] = outcome
+
+    def _wait(self, query: StreamingQuery, deadline: float | None) -> None:
+        while query.isActive and not self._stopping.wait(0.05):
+            if deadline is not None and time.monotonic() >= deadline:
+                self.stop("duration")
+
+    def _finish(self, query: StreamingQuery) -> None:
+        if query.isActive:
+            with self._busy:
+                pass
+            # Spark commits its own offsets after the batch and tells the watcher; then it is safe to stop.
+            deadline = time.monotonic() + _SETTLE
+            while self._outcomes and query.isActive and time.monotonic() < deadline:
+                time.sleep(0.01)
+        query.stop()
+        self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        if self._failure is not None:
+            raise self._failure
+        error = query.exception()
+        if error is not None and not self._stopping.is_set():
+            raise QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}") from error
+
+    def progressed(self, spark_progress: Any) -> None:
+        """Spark has committed a batch: tell the listeners, and set the limit of the next."""
+        outcome = self._outcomes.pop(spark_progress.batchId, None)
+        if outcome is None or self._query is None:
+            return
+        durations = {name: ms / 1000 for name, ms in spark_progress.durationMs.items()}
+        batch_seconds = durations["triggerExecution"]
+        rows_in = sum(outcome.rows_in.values())
+        self._intake.moved(spark_progress.sources)
+        self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
+        progress = BatchProgress(
+            pipeline=self._plan.name,
+            batch_id=outcome.batch_id,
+            finished_at=datetime.fromtimestamp(outcome.visible_at, UTC),
+            cut=outcome.cut,
+            rows_in=rows_in,
+            rows_out=sum(outcome.rows_out.values()),
+            dead_letters=outcome.dead_letters,
+            input_rate=self._intake.arrived_per_second(rows_in),
+            rows_per_second=rows_in / batch_seconds if batch_seconds > 0 else 0.0,
+            batch_seconds=batch_seconds,
+            interval_seconds=self._interval,
+            phases={
+                "offsets": durations.get("latestOffset", 0.0),
+                "planning": durations.get("queryPlanning", 0.0),
+                "wal": durations.get("walCommit", 0.0),
+                **outcome.phases,
+                "commit": durations.get("commitOffsets", 0.0),
+            },
+            lag=self._intake.lag,
+            limit=self._intake.limit,
+            latency_p50=outcome.latency_p50,
+            latency_p99=outcome.latency_p99,
+            watermark=_moment(outcome.watermark),
+            parallelism=self._parallelism,
+            tries=outcome.tries,
+            sinks=outcome.rows_out,
+        )
+        log.debug("batch %d: %s", outcome.batch_id, progress)
+        for listener in self._listeners:
+            listener(progress)
+
+    def idle(self) -> None:
+        """A trigger found nothing to do."""
+        if self._until_done and not self._outcomes and self._intake.done:
+            self.stop("done")
+
+
+class _StopRequestedError(Exception):
+    """Ends the query before a batch that came after the request to stop."""
+
+
+class _Watcher(StreamingQueryListener):
+    """Spark's own reports on the query of one runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        if event.progress.name == self._runner._plan.name:
+            try:
+                self._runner.progressed(event.progress)
+            except Exception as error:
+                log.exception("batch %d: its progress could not be told", event.progress.batchId)
+                self._runner._failure = error
+                self._runner.stop("signal")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        self._runner.idle()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+@contextmanager
+def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
+    """The session of this process if it has one, else one that ends with the run."""
+    mine = SparkSession.getActiveSession() is None
+    packages = {p for s in plan.sources for p in s.source.packages} | {
+        p for s in plan.sinks for p in s.sink.packages
+    }
+    spark = session.start(
+        f"tidegate {plan.name}",
+        master=config.spark.master,
+        driver_memory=config.spark.driver_memory,
+        packages=packages,
+        conf=config.spark.conf,
+    )
+    try:
+        yield spark
+    finally:
+        if mine:
+            spark.stop()
+
+
+@contextmanager
+def _signals(runner: Runner) -> Iterator[None]:
+    """SIGINT and SIGTERM stop the run; a second one goes its usual way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def handle(number: int, _: object) -> None:
+        runner.stop("signal")
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:
+    settings = config.admission
+    if not settings.enabled:
+        return None
+    return Admission(
+        target=interval * settings.target,
+        least=settings.min_rows,
+        most=settings.max_rows,
+        limit=min(max(limit or settings.initial_rows, settings.min_rows), settings.max_rows),
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

@@ -1,0 +1,270 @@
+"""A plan as Spark DataFrames, checked by Spark's analyser step by step.
+
+Spark hands a micro-batch to `foreachBatch` as rows that are already computed, so what comes before that
+point is planned and compiled as one query, and what comes after reads those rows again for each use.
+Hence the *handover*: every chain of stateless steps that has a single reader runs in the streaming query;
+where a stream parts, or a source may hold rows that cannot be read, the rows are handed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial, singledispatch
+from typing import TYPE_CHECKING
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType, TimestampType
+
+from tidegate.engine.reason import reason
+from tidegate.errors import PipelineError
+from tidegate.pipeline import step as steps
+from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.step import Expression, SinkStep, SourceStep, Step
+from tidegate.sources.source import RAW, REASON
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_TAG = "_tidegate_stream"
+
+
+class Translation:
+    """A plan in one Spark session."""
+
+    def __init__(self, plan: Plan, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> None:
+        self._plan = plan
+        self._spark = spark
+        self._handover = [step for step in plan.steps if self._streams(step) and self._ends(step)]
+        self._frames: dict[Step, DataFrame] = {}
+        for source in plan.sources:
+            load = partial(source.source.load, spark, parallelism=parallelism, first_rows=first_rows)
+            self._frames[source] = _checked(source, partial(_observed, source, load))
+        for step in self._handover:
+            self._frame(step, self._frames)
+        # The rest is only analysed here: it runs on each batch.
+        probe = dict(self._frames)
+        for sink in plan.sinks:
+            self._frame(sink.inputs[0], probe)
+
+    @property
+    def sources(self) -> list[SourceStep]:
+        """The sources in the order in which Spark numbers them: that of the streaming plan."""
+        found: list[SourceStep] = []
+        for step in self._handover:
+            for above in [step, *self._plan.upstream(step)]:
+                if isinstance(above, SourceStep) and above not in found:
+                    found.append(above)
+        return found
+
+    @property
+    def read_more_than_once(self) -> bool:
+        """Whether a batch's rows are worth keeping until its jobs have run."""
+        return len(self._handover) > 1 or len(self._plan.sinks) > 1
+
+    def stream(self) -> DataFrame:
+        """The streaming DataFrame whose batches `outputs` takes."""
+        frames = [self._frames[step] for step in self._handover]
+        if len(frames) == 1:
+            return frames[0]
+        tagged = [
+            frame.select(
+                F.lit(tag).alias(_TAG),
+                *(
+                    F.struct("*").alias(_row(other))
+                    if other == tag
+                    else F.lit(None).cast(f.schema).alias(_row(other))
+                    for other, f in enumerate(frames)
+                ),
+            )
+            for tag, frame in enumerate(frames)
+        ]
+        stream = tagged[0]
+        for frame in tagged[1:]:
+            stream = stream.union(frame)
+        return stream
+
+    def outputs(self, batch: DataFrame) -> dict[SinkStep, DataFrame]:
+        """The rows of a batch for each sink."""
+        frames = self._handed_over(batch)
+        return {sink: self._frame(sink.inputs[0], frames) for sink in self._plan.sinks}
+
+    def unreadable(self, batch: DataFrame) -> dict[SourceStep, DataFrame]:
+        """The rows of a batch that could not be read, as (reason, raw), for each fallible source."""
+        frames = self._handed_over(batch)
+        return {
+            step: frames[step]
+            .where(f"{REASON} is not null")
+            .select(F.col(REASON).alias("reason"), F.col(RAW).alias("raw"))
+            for step in self._plan.sources
+            if step.source.fallible
+        }
+
+    def _handed_over(self, batch: DataFrame) -> dict[Step, DataFrame]:
+        if len(self._handover) == 1:
+            return {self._handover[0]: batch}
+        return {
+            step: batch.where(F.col(_TAG) == tag).select(f"{_row(tag)}.*")
+            for tag, step in enumerate(self._handover)
+        }
+
+    def _frame(self, step: Step, frames: dict[Step, DataFrame]) -> DataFrame:
+        if step not in frames:
+            inputs = [_readable(above, self._frame(above, frames)) for above in step.inputs]
+            frames[step] = _checked(step, partial(_apply, step, inputs))
+        return frames[step] if not isinstance(step, SourceStep) else _readable(step, frames[step])
+
+    def _streams(self, step: Step) -> bool:
+        """Whether the step runs in the streaming query."""
+        if isinstance(step, SourceStep):
+            return True
+        if isinstance(step, SinkStep) or step.keyed:
+            return False
+        return all(
+            self._streams(above)
+            and len(self._plan.consumers(above)) == 1
+            and not (isinstance(above, SourceStep) and above.source.fallible)
+            for above in step.inputs
+        )
+
+    def _ends(self, step: Step) -> bool:
+        return not any(self._streams(consumer) for consumer in self._plan.consumers(step))
+
+
+def _row(tag: int) -> str:
+    return f"_tidegate_row_{tag}"
+
+
+def _readable(step: Step, frame: DataFrame) -> DataFrame:
+    if isinstance(step, SourceStep) and step.source.fallible and REASON in frame.columns:
+        return frame.where(f"{REASON} is null").drop(RAW, REASON)
+    return frame
+
+
+def _observed(step: SourceStep, load: Callable[[], DataFrame]) -> DataFrame:
+    """Count what enters; the early quantiles of event time become the late ones of latency."""
+    frame = load()
+    measures = [F.count(F.lit(1)).alias("rows")]
+    if step.source.fallible:
+        measures.append(F.count(REASON).alias("unreadable"))
+    event_time = step.source.event_time
+    if event_time is not None:
+        if event_time not in frame.columns:
+            raise PipelineError(f"event_time={event_time!r} is not among its columns {frame.columns}")
+        if not isinstance(frame.schema[event_time].dataType, TimestampType):
+            kind = frame.schema[event_time].dataType.simpleString()
+            raise PipelineError(f"event_time={event_time!r} is a {kind}; it must be a timestamp")
+        micros = F.unix_micros(F.col(event_time))
+        measures.append(F.max(micros).alias("newest"))
+        measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
+    return frame.observe(step.name, *measures)
+
+
+def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
+    """Build a DataFrame; what Spark finds wrong with it is told with the step and its line."""
+    try:
+        return build()
+    except PipelineError as error:
+        raise PipelineError(error.problem, step=step.name, where=step.where) from None
+    except (AnalysisException, PySparkException) as error:
+        raise PipelineError(reason(error), step=step.name, where=step.where) from None
+    except Exception as error:
+        raise PipelineError(f"{type(error).__name__}: {error}", step=step.name, where=step.where) from error
+
+
+def _column(frame: DataFrame, expression: Expression) -> Column:
+    if isinstance(expression, str):
+        return F.expr(expression)
+    column = expression(frame)
+    if not isinstance(column, Column):
+        raise PipelineError(f"the function must return a Column, not {type(column).__name__}")
+    return column
+
+
+@singledispatch
+def _apply(step: Step, inputs: list[DataFrame]) -> DataFrame:
+    raise PipelineError(
+        f"{step.kind} is declared and checked, but this version runs stateless steps only", step=step.name
+    )
+
+
+@_apply.register
+def _(step: steps.Select, inputs: list[DataFrame]) -> DataFrame:
+    frame = inputs[0]
+    plain = [frame[c] if c == "*" else _column(frame, c) for c in step.columns]
+    return frame.select(*plain, *(_column(frame, value).alias(name) for name, value in step.named.items()))
+
+
+@_apply.register
+def _(step: steps.Filter, inputs: list[DataFrame]) -> DataFrame:
+    return inputs[0].where(_column(inputs[0], step.condition))
+
+
+@_apply.register
+def _(step: steps.WithColumn, inputs: list[DataFrame]) -> DataFrame:
+    return inputs[0].withColumn(step.column, _column(inputs[0], step.value))
+
+
+@_apply.register
+def _(step: steps.Drop, inputs: list[DataFrame]) -> DataFrame:
+    for column in step.columns:
+        if column not in inputs[0].columns:
+            raise PipelineError(f"there is no column {column!r} to drop among {inputs[0].columns}")
+    return inputs[0].drop(*step.columns)
+
+
+@_apply.register
+def _(step: steps.Union, inputs: list[DataFrame]) -> DataFrame:
+    frame = inputs[0]
+    for other in inputs[1:]:
+        frame = frame.unionByName(other)
+    return frame
+
+
+@_apply.register
+def _(step: steps.FlatMap, inputs: list[DataFrame]) -> DataFrame:
+    return inputs[0].withColumn(step.column, F.explode(_column(inputs[0], step.array)))
+
+
+@_apply.register
+def _(step: steps.Branch, inputs: list[DataFrame]) -> DataFrame:
+    frame = inputs[0]
+    # A condition that is null is not true, so it must not hide the row from the branches after it.
+    chosen = [F.coalesce(_column(frame, condition), F.lit(False)) for condition in step.conditions]
+    for earlier in chosen[: step.index]:
+        frame = frame.where(~earlier)
+    return frame if step.index == len(chosen) else frame.where(chosen[step.index])
+
+
+@_apply.register
+def _(step: steps.MapArrow, inputs: list[DataFrame]) -> DataFrame:
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    spark_schema = (
+        StructType.fromDDL(step.schema) if isinstance(step.schema, str) else from_arrow_schema(step.schema)
+    )
+    assert isinstance(spark_schema, StructType)
+    place = f"{step.name} (declared at {step.where})"
+    return inputs[0].mapInArrow(
+        _conforming(step.function, to_arrow_schema(spark_schema), place), spark_schema
+    )
+
+
+def _conforming(
+    function: steps.ArrowFunction, schema: pa.Schema, place: str
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """The user's function over the batches of a task, its results cast to the declared schema."""
+
+    def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in batches:
+            try:
+                result = function(batch)
+                table = pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else result
+                yield from table.select(schema.names).cast(schema).to_batches()
+            except Exception as error:
+                raise RuntimeError(f"{place}: {type(error).__name__}: {error}") from error
+
+    return apply

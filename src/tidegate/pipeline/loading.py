@@ -1,0 +1,91 @@
+"""Pipelines out of the files that declare them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+from tidegate.errors import PipelineError, TidegateError, Where
+from tidegate.pipeline.pipeline import Pipeline, RunRequested, declared
+
+
+def load(target: str) -> Pipeline:
+    """The pipeline of `FILE` or `FILE:NAME`.
+
+    NAME is the name of the pipeline or of the variable that holds it. Without NAME it is the one whose
+    `run` the file calls, else the only one it declares. A call of `run` ends the loading and runs nothing.
+    """
+    file, name = _split(target)
+    path = Path(file)
+    if not path.is_file():
+        raise PipelineError(f"there is no file {file!r}")
+    pipelines: list[Pipeline] = []
+    token = declared.set(pipelines)
+    asked: Pipeline | None = None
+    module = _module(path)
+    try:
+        assert module.__spec__ is not None
+        assert module.__spec__.loader is not None
+        module.__spec__.loader.exec_module(module)
+    except RunRequested as request:
+        asked = request.pipeline
+    except TidegateError:
+        raise
+    except Exception as error:
+        raise PipelineError(
+            f"the file failed: {type(error).__name__}: {error}", where=_line_in(path, error)
+        ) from error
+    finally:
+        declared.reset(token)
+    return _choose(file, name, pipelines, asked, module)
+
+
+def _split(target: str) -> tuple[str, str | None]:
+    file, colon, name = target.rpartition(":")
+    return (file, name) if colon and file.endswith(".py") else (target, None)
+
+
+def _module(path: Path) -> ModuleType:
+    name = f"tidegate_pipeline_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path.resolve())
+    if spec is None:
+        raise PipelineError(f"{str(path)!r} is no Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As with `python FILE`: modules beside the file can be imported.
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    return module
+
+
+def _choose(
+    file: str, name: str | None, pipelines: list[Pipeline], asked: Pipeline | None, module: ModuleType
+) -> Pipeline:
+    if name is not None:
+        held = getattr(module, name, None)
+        found = [p for p in pipelines if p.name == name or p is held]
+        if found:
+            return found[0]
+    elif asked is not None:
+        return asked
+    elif len(pipelines) == 1:
+        return pipelines[0]
+    names = ", ".join(repr(p.name) for p in pipelines) or "none"
+    if name is not None:
+        raise PipelineError(f"{file} declares no pipeline {name!r}; it declares: {names}")
+    raise PipelineError(f"{file} declares {len(pipelines)} pipelines ({names}); say which, as {file}:NAME")
+
+
+def _line_in(path: Path, error: Exception) -> Where:
+    if isinstance(error, SyntaxError):
+        return Where(str(path), error.lineno or 1)
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename) == path.resolve()
+    ]
+    return Where(str(path), lines[-1] or 1 if lines else 1)

@@ -1,0 +1,122 @@
+"""A pipeline: sources, steps and sinks, declared once and run anywhere."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tidegate.errors import PipelineError
+from tidegate.pipeline import drawing
+from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.step import SourceStep, Step
+from tidegate.pipeline.stream import Stream
+from tidegate.pipeline.where import caller
+from tidegate.sources.source import Source
+
+if TYPE_CHECKING:
+    from tidegate.config import Config
+    from tidegate.engine.progress import Listener
+    from tidegate.engine.summary import Summary
+
+S = TypeVar("S", bound=Step)
+
+declared: ContextVar[list[Pipeline] | None] = ContextVar("declared", default=None)
+"""While a file is being loaded: the pipelines that it declares. `run` then only ends the loading."""
+
+
+class RunRequested(BaseException):
+    """The file that is being loaded asks for its pipeline to be run; whoever loads it will."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+
+class Pipeline:
+    """Sources, steps and sinks under one name.
+
+    `config` holds settings that belong to this pipeline (`{"engine": {"interval": "2 seconds"}}`);
+    the file `tidegate.toml`, the environment and the command line go above them.
+    """
+
+    def __init__(self, name: str, *, config: Mapping[str, Any] | None = None) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise PipelineError(
+                f"{name!r} is no name for a pipeline: letters, digits, '.', '_' and '-' only", where=caller()
+            )
+        self.name = name
+        self.config: Mapping[str, Any] = dict(config or {})
+        self._steps: list[Step] = []
+        self._numbers: Counter[str] = Counter()
+        pipelines = declared.get()
+        if pipelines is not None:
+            pipelines.append(self)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is declared so far, in order."""
+        return tuple(self._steps)
+
+    def source(self, source: Source) -> Stream:
+        """Begin a stream."""
+        if not isinstance(source, Source):
+            raise PipelineError(
+                f"takes a source such as tg.sources.Sensors(...), not {source!r}",
+                step="source",
+                where=caller(),
+            )
+        return Stream(self, self._declare(SourceStep, (), source=source))
+
+    def plan(self) -> Plan:
+        """The pipeline, checked: raises a PipelineError that names the step and its line."""
+        plan = Plan(self.name, self.steps)
+        plan.check()
+        return plan
+
+    def run(
+        self,
+        *,
+        config: Config | None = None,
+        listeners: Sequence[Listener] | None = None,
+        duration: float | None = None,
+        until_done: bool = False,
+    ) -> Summary:
+        """Run until stopped (SIGINT, SIGTERM), for `duration` seconds, or `until_done`.
+
+        `until_done` ends when the sources have nothing more to give. Without `config` it is loaded
+        from `tidegate.toml` and the environment; without `listeners` the view of the configuration
+        shows each batch. Goes on from the checkpoint when there is one.
+        """
+        if declared.get() is not None:
+            raise RunRequested(self)
+        from tidegate import config as configuration
+        from tidegate.cli import view
+        from tidegate.engine.runner import run
+
+        plan = self.plan()
+        settings = config or configuration.load(code=self.config)
+        if listeners is not None:
+            return run(plan, settings, listeners=listeners, duration=duration, until_done=until_done)
+        with view.for_mode(settings.view.mode, settings.view.every) as shown:
+            return run(plan, settings, listeners=[shown], duration=duration, until_done=until_done)
+
+    def to_html(self) -> str:
+        """The pipeline as a picture (HTML with inline SVG)."""
+        return drawing.html(Plan(self.name, self.steps))
+
+    def _declare(self, kind: type[S], inputs: tuple[Step, ...], **fields: Any) -> S:
+        self._numbers[kind.kind] += 1
+        step = kind(f"{kind.kind}-{self._numbers[kind.kind]}", caller(), inputs, **fields)
+        self._steps.append(step)
+        return step
+
+    def __str__(self) -> str:
+        return drawing.tree(Plan(self.name, self.steps))
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.name!r}, {len(self._steps)} steps)"
+
+    def _repr_html_(self) -> str:
+        return self.to_html()

@@ -1,0 +1,122 @@
+"""A declared pipeline, checked as a whole before any JVM starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from tidegate.errors import DurationError, PipelineError
+from tidegate.pipeline.duration import seconds
+from tidegate.pipeline.step import Aggregate, Branch, IntervalJoin, SinkStep, SourceStep, Step, WindowJoin
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a pipeline in the order of declaration, inputs before their consumers."""
+
+    name: str
+    steps: tuple[Step, ...]
+
+    @property
+    def sources(self) -> tuple[SourceStep, ...]:
+        return tuple(step for step in self.steps if isinstance(step, SourceStep))
+
+    @property
+    def sinks(self) -> tuple[SinkStep, ...]:
+        return tuple(step for step in self.steps if isinstance(step, SinkStep))
+
+    def consumers(self, step: Step) -> tuple[Step, ...]:
+        """The steps that read the output of `step`."""
+        return tuple(other for other in self.steps if step in other.inputs)
+
+    def upstream(self, step: Step) -> Iterator[Step]:
+        """Everything that `step` depends on, nearest first."""
+        for above in step.inputs:
+            yield above
+            yield from self.upstream(above)
+
+    def check(self) -> None:
+        """Raise a PipelineError for the first step that cannot run."""
+        if not self.sources:
+            raise PipelineError(f"pipeline {self.name!r} has no source; begin with p.source(...)")
+        if not self.sinks:
+            last = self.steps[-1]
+            raise PipelineError(
+                "has no sink after it, so its rows go nowhere; end the stream with .sink(...)",
+                step=last.name,
+                where=last.where,
+            )
+        for step in self.steps:
+            self._check_ends_in_sink(step)
+            self._check_event_time(step)
+        self._check_grace()
+        self._check_one_writer_per_place()
+        self._check_no_cycle()
+
+    def _check_ends_in_sink(self, step: Step) -> None:
+        if isinstance(step, SinkStep | Branch) or self.consumers(step):
+            return
+        raise PipelineError(
+            "goes nowhere; end the stream with .sink(...) or remove the step",
+            step=step.name,
+            where=step.where,
+        )
+
+    def _check_event_time(self, step: Step) -> None:
+        windowed = isinstance(step, Aggregate) and step.window is not None
+        if not windowed and not isinstance(step, WindowJoin | IntervalJoin):
+            return
+        for above in self.upstream(step):
+            if isinstance(above, SourceStep) and above.source.event_time is None:
+                raise PipelineError(
+                    f"works on event time, and {above.name} ({above.where}) has none; "
+                    "name its timestamp column with event_time=",
+                    step=step.name,
+                    where=step.where,
+                )
+
+    def _check_grace(self) -> None:
+        for step in self.sources:
+            try:
+                seconds(step.source.grace)
+            except DurationError as error:
+                raise PipelineError(f"grace: {error}", step=step.name, where=step.where) from None
+
+    def _check_one_writer_per_place(self) -> None:
+        seen: dict[str, SinkStep] = {}
+        for step in self.sinks:
+            place = step.sink.location
+            if place is None:
+                continue
+            if place in seen:
+                raise PipelineError(
+                    f"writes to {place}, and so does {seen[place].name} ({seen[place].where}); "
+                    "give each sink a place of its own",
+                    step=step.name,
+                    where=step.where,
+                )
+            seen[place] = step
+
+    def _check_no_cycle(self) -> None:
+        for sink in self.sinks:
+            for source in self.sources:
+                if _overlap(sink.sink.location, source.source.location):
+                    raise PipelineError(
+                        f"makes a cycle: it writes to {sink.sink.location}, which {source.name} "
+                        f"({source.where}) reads; write somewhere else",
+                        step=sink.name,
+                        where=sink.where,
+                    )
+
+
+def _overlap(written: str | None, read: str | None) -> bool:
+    if written is None or read is None:
+        return False
+    if written == read:
+        return True
+    (scheme, _, place), (other, _, folder) = written.partition(":"), read.partition(":")
+    if scheme != other or scheme != "files":
+        return False
+    inner, outer = PurePosixPath(place), PurePosixPath(folder)
+    return inner.is_relative_to(outer) or outer.is_relative_to(inner)

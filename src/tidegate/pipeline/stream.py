@@ -1,0 +1,254 @@
+"""Streams: what a user chains steps on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+from tidegate.errors import DurationError, PipelineError
+from tidegate.pipeline import step as steps
+from tidegate.pipeline.agg import Aggregate
+from tidegate.pipeline.duration import seconds
+from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Schema, Step
+from tidegate.pipeline.where import caller
+from tidegate.pipeline.window import Window
+from tidegate.sinks.sink import Sink
+
+if TYPE_CHECKING:
+    from tidegate.pipeline.pipeline import Pipeline
+
+S = TypeVar("S", bound=Step)
+On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
+
+_NEEDS_KEY = ("aggregate", "window", "deduplicate", "top_n", "process", "connect")
+
+
+class _Declared:
+    """A place in a pipeline that more steps can follow."""
+
+    def __init__(self, pipeline: Pipeline, step: Step) -> None:
+        self.pipeline = pipeline
+        self.step = step
+
+    def _then(self, kind: type[S], *others: _Declared, **fields: Any) -> S:
+        for other in others:
+            if not isinstance(other, _Declared):
+                self._refuse(kind, f"takes streams, not {type(other).__name__}")
+            if other.pipeline is not self.pipeline:
+                self._refuse(
+                    kind,
+                    f"joins streams of two pipelines, {self.pipeline.name!r} and {other.pipeline.name!r}; "
+                    "declare both sources in one",
+                )
+        return self.pipeline._declare(kind, (self.step, *(other.step for other in others)), **fields)
+
+    def _refuse(self, kind: type[Step], problem: str) -> NoReturn:
+        raise PipelineError(problem, step=kind.kind, where=caller())
+
+    def _length(self, kind: type[Step], text: str) -> float:
+        try:
+            return seconds(text)
+        except DurationError as error:
+            self._refuse(kind, str(error))
+
+
+class Stream(_Declared):
+    """Rows on their way. Every method declares a step and returns the stream after it."""
+
+    def select(self, *columns: Expression, **named: Expression) -> Stream:
+        """Keep just these columns: `select("id", celsius="value")`."""
+        if not columns and not named:
+            self._refuse(steps.Select, "keeps no column; name at least one")
+        return self._next(steps.Select, columns=columns, named=named)
+
+    def filter(self, condition: Expression) -> Stream:
+        """Keep the rows for which the condition is true (a null is not)."""
+        return self._next(steps.Filter, condition=condition)
+
+    def with_column(self, name: str, value: Expression) -> Stream:
+        """Add a column, or replace the one of that name."""
+        return self._next(steps.WithColumn, column=name, value=value)
+
+    def drop(self, *columns: str) -> Stream:
+        """Remove columns; each must be there."""
+        return self._next(steps.Drop, columns=columns)
+
+    def union(self, *others: Stream) -> Stream:
+        """All rows of this and the other streams; columns are matched by name."""
+        if not others:
+            self._refuse(steps.Union, "needs another stream")
+        return Stream(self.pipeline, self._then(steps.Union, *others))
+
+    def flat_map(self, name: str, array: Expression) -> Stream:
+        """One row per element of an array, in column `name`; a row without elements goes."""
+        return self._next(steps.FlatMap, column=name, array=array)
+
+    def branch(self, *conditions: Expression) -> tuple[Stream, ...]:
+        """Part the stream: one stream per condition, a row goes to the first that is true; the rest last."""
+        if not conditions:
+            self._refuse(steps.Branch, "needs a condition")
+        return tuple(
+            self._next(steps.Branch, conditions=conditions, index=index)
+            for index in range(len(conditions) + 1)
+        )
+
+    def map_arrow(self, function: ArrowFunction, schema: Schema) -> Stream:
+        """Vectorised Python: `function` gets and returns an Arrow record batch.
+
+        `schema` names the columns it returns, as Spark SQL text (`"id bigint, root double"`) or as a
+        pyarrow schema; they are cast to it. The function must be deterministic: a batch may run twice.
+        """
+        if not callable(function):
+            self._refuse(steps.MapArrow, f"needs a function, not {type(function).__name__}")
+        return self._next(steps.MapArrow, function=function, schema=schema)
+
+    def key_by(self, *columns: str) -> KeyedStream:
+        """Give the rows a key: steps with state follow."""
+        if not columns:
+            self._refuse(steps.KeyBy, "needs a column; a stateful step without key cannot be spread")
+        return KeyedStream(self.pipeline, self._then(steps.KeyBy, columns=columns))
+
+    def window_join(
+        self,
+        other: Stream,
+        *,
+        on: On,
+        window: Window | None = None,
+        how: Literal["inner", "left"] = "inner",
+    ) -> Stream:
+        """Pairs of rows of both streams with equal keys in the same window.
+
+        `on` is a column name, a pair (left, right) of names, or a list of those.
+        """
+        if window is None:
+            self._refuse(
+                steps.WindowJoin,
+                "has no window, so its state would grow without end; pass window=tg.tumbling('4 seconds')",
+            )
+        if how not in ("inner", "left"):
+            self._refuse(steps.WindowJoin, f"how={how!r} is not one of 'inner', 'left'")
+        keys = self._keys(steps.WindowJoin, on)
+        return Stream(self.pipeline, self._then(steps.WindowJoin, other, on=keys, window=window, how=how))
+
+    def interval_join(
+        self,
+        other: Stream,
+        *,
+        on: On,
+        before: str = "0 s",
+        after: str = "0 s",
+        how: Literal["inner", "left"] = "inner",
+    ) -> Stream:
+        """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
+        reach = (self._length(steps.IntervalJoin, before), self._length(steps.IntervalJoin, after))
+        if how not in ("inner", "left"):
+            self._refuse(steps.IntervalJoin, f"how={how!r} is not one of 'inner', 'left'")
+        return Stream(
+            self.pipeline,
+            self._then(
+                steps.IntervalJoin,
+                other,
+                on=self._keys(steps.IntervalJoin, on),
+                before=reach[0],
+                after=reach[1],
+                how=how,
+            ),
+        )
+
+    def broadcast_join(self, rules: KeyedStream, *, condition: str) -> Stream:
+        """Each row with every current row of `rules` (the latest per key) for which `condition` holds."""
+        return Stream(self.pipeline, self._then(steps.BroadcastJoin, rules, condition=condition))
+
+    def sink(self, sink: Sink) -> None:
+        """End the stream: its rows go there. A stream may have several sinks."""
+        if not isinstance(sink, Sink):
+            self._refuse(steps.SinkStep, f"takes a sink such as tg.sinks.Files(...), not {sink!r}")
+        self._then(steps.SinkStep, sink=sink)
+
+    def _next(self, kind: type[Step], **fields: Any) -> Stream:
+        return Stream(self.pipeline, self._then(kind, **fields))
+
+    def _keys(self, kind: type[Step], on: On) -> Keys:
+        listed = [on] if isinstance(on, str) or _is_pair(on) else list(on)
+        keys = tuple((key, key) if isinstance(key, str) else tuple(key) for key in listed)
+        if not keys or any(len(key) != 2 or not all(isinstance(c, str) for c in key) for key in keys):
+            self._refuse(kind, f"on={on!r} is neither a column, a pair of columns nor a list of those")
+        return keys  # type: ignore[return-value]
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _NEEDS_KEY:
+            raise PipelineError(
+                "keeps state per key and this stream has no key; call .key_by('column') first",
+                step=name,
+                where=caller(),
+            )
+        raise AttributeError(f"a stream has no {name!r}")
+
+
+class KeyedStream(_Declared):
+    """Rows with a key: the steps that keep state."""
+
+    def window(self, window: Window) -> WindowedStream:
+        """Aggregate per window of event time."""
+        return WindowedStream(self.pipeline, self.step, window)
+
+    def aggregate(self, **aggregates: Aggregate) -> Stream:
+        """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`."""
+        return self._aggregate(aggregates, None)
+
+    def connect(self, other: KeyedStream) -> Stream:
+        """Each row with the latest row of `other` that has the same key."""
+        return Stream(self.pipeline, self._then(steps.Connect, other))
+
+    def deduplicate(self, *, within: str | None = None) -> Stream:
+        """The first row of each key; with `within`, the first in that much event time."""
+        length = None if within is None else self._length(steps.Deduplicate, within)
+        return Stream(self.pipeline, self._then(steps.Deduplicate, within=length))
+
+    def top_n(self, n: int, *, by: str) -> Stream:
+        """The n rows of each key with the largest `by`."""
+        if n < 1:
+            self._refuse(steps.TopN, f"n={n} must be at least 1")
+        return Stream(self.pipeline, self._then(steps.TopN, n=n, by=by))
+
+    def process(self, function: Callable[..., Any], *, state_schema: Schema, output_schema: Schema) -> Stream:
+        """The user's own vectorised function over rows, state and time."""
+        if not callable(function):
+            self._refuse(steps.Process, f"needs a function, not {type(function).__name__}")
+        return Stream(
+            self.pipeline,
+            self._then(
+                steps.Process, function=function, state_schema=state_schema, output_schema=output_schema
+            ),
+        )
+
+    def _aggregate(self, aggregates: dict[str, Aggregate], window: Window | None) -> Stream:
+        if not aggregates:
+            self._refuse(steps.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                self._refuse(
+                    steps.Aggregate,
+                    f"{name}={aggregate!r} is no aggregate; take one of tg.agg, e.g. tg.agg.sum('value')",
+                )
+        return Stream(self.pipeline, self._then(steps.Aggregate, aggregates=dict(aggregates), window=window))
+
+
+class WindowedStream:
+    """A keyed stream cut into windows."""
+
+    def __init__(self, pipeline: Pipeline, step: Step, window: Window) -> None:
+        if not isinstance(window, Window):
+            raise PipelineError(
+                f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window", where=caller()
+            )
+        self._keyed = KeyedStream(pipeline, step)
+        self._window = window
+
+    def aggregate(self, **aggregates: Aggregate) -> Stream:
+        """Aggregates per key and window."""
+        return self._keyed._aggregate(aggregates, self._window)
+
+
+def _is_pair(on: object) -> bool:
+    return isinstance(on, tuple) and len(on) == 2 and all(isinstance(column, str) for column in on)

@@ -1,0 +1,23 @@
+"""The line of the user's file that is calling."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tidegate.errors import Where
+
+_PACKAGE = str(Path(__file__).resolve().parents[1])
+
+
+def caller() -> Where:
+    """The innermost frame outside of Tidegate."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    path = Path(frame.f_code.co_filename)
+    try:
+        shown = str(path.relative_to(Path.cwd()))
+    except ValueError:
+        shown = str(path)
+    return Where(shown, frame.f_lineno)
