@@ -1,0 +1,313 @@
+"""`tidegate doctor`: does this machine have what Tidegate needs, and how to get what it lacks."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Need = Literal["required", "optional", "lab"]
+
+_GIGA = 2**30
+_CAP_NET_ADMIN = 12
+_JAVA_LINE = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at."""
+
+    name: str
+    need: Need
+    ok: bool
+    found: str
+    fix: str
+    """What to do when it is not ok; may be empty otherwise."""
+
+
+def doctor(
+    spark: Annotated[
+        bool, typer.Option("--spark", help="Start Spark as well, and a Python worker; takes seconds.")
+    ] = False,
+) -> None:
+    """Check that this machine is fit for Tidegate.
+
+    Says how to fix what is missing. Exit code 1 when something is missing that pipelines need.
+    """
+    from rich.console import Console
+
+    checks = [*CHECKS, *([spark_starts] if spark else [])]
+    if not report([finding for check in checks for finding in check()], Console()):
+        raise typer.Exit(1)
+
+
+def report(findings: Sequence[Finding], console: Console) -> bool:
+    """Print the findings by need; whether everything required is there."""
+    from rich.text import Text
+
+    titles = {
+        "required": "needed to run pipelines",
+        "optional": "good to have",
+        "lab": "needed by the lab only",
+    }
+    for need, title in titles.items():
+        group = [finding for finding in findings if finding.need == need]
+        if group:
+            console.print(Text(title, style="bold"))
+        for finding in group:
+            mark, style = ("ok", "green") if finding.ok else ("no", "red" if need == "required" else "yellow")
+            console.print(
+                Text.assemble("  ", (mark, style), f"  {finding.name}: {finding.found}"), soft_wrap=True
+            )
+            if not finding.ok:
+                console.print(Text(f"      fix: {finding.fix}", style=style), soft_wrap=True)
+    missing = [finding.name for finding in findings if finding.need == "required" and not finding.ok]
+    if missing:
+        console.print(Text(f"cannot run pipelines yet: {', '.join(missing)}", style="bold red"))
+    else:
+        console.print(Text("ready to run pipelines", style="bold green"))
+    return not missing
+
+
+# --- required --------------------------------------------------------------------------------------
+
+
+def python() -> Iterator[Finding]:
+    ok = sys.version_info >= (3, 11)
+    found = f"{sys.version.split()[0]} ({sys.executable})"
+    yield Finding("Python 3.11 or newer", "required", ok, found, "sudo apt-get install -y python3.11")
+
+
+def java() -> Iterator[Finding]:
+    home = os.environ.get("JAVA_HOME")
+    command = str(Path(home, "bin", "java")) if home else "java"
+    fix = f"unset JAVA_HOME, or point it to Java 17 or newer; or: {_JAVA_LINE}" if home else _JAVA_LINE
+    try:
+        answer = subprocess.run(
+            [command, "-version"], capture_output=True, text=True, timeout=30, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield Finding("Java 17 or newer", "required", False, f"{command} does not start ({error})", fix)
+        return
+    text = java_version(answer)
+    major = int(re.sub(r"^1\.", "", text).partition(".")[0]) if text else 0
+    found = f"{text or 'no version told'} ({shutil.which(command) or command})"
+    yield Finding("Java 17 or newer", "required", major >= 17, found, fix)
+
+
+def java_version(answer: str) -> str:
+    """The version in what `java -version` says; empty when there is none.
+
+    >>> java_version('openjdk version "17.0.15" 2025-04-15'), java_version('java version "1.8.0_392"')
+    ('17.0.15', '1.8.0_392')
+    """
+    match = re.search(r'version "(\d[\w.]*)', answer)
+    return match[1] if match else ""
+
+
+def packages() -> Iterator[Finding]:
+    """Spark works with a narrow range of each of these, and fails obscurely beyond it."""
+    for name, least, below, wanted in (
+        ("pyspark", (4, 3), (4, 4), "pyspark==4.3.*"),
+        ("pandas", (0,), (3,), "pandas<3"),
+        ("pyarrow", (18,), (10_000,), "pyarrow>=18"),
+    ):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            found, ok = "not installed", False
+        else:
+            ok = least <= tuple(int(part) for part in re.findall(r"\d+", found)) < below
+        yield Finding(wanted, "required", ok, found, f"{sys.executable} -m pip install '{wanted}'")
+
+
+def memory() -> Iterator[Finding]:
+    free = available_memory() / _GIGA
+    yield Finding(
+        "memory, 2 GB free",
+        "required",
+        free >= 2,
+        f"{free:.1f} GB free",
+        "stop other programs, or take less: --set spark.driver_memory=1g",
+    )
+
+
+def available_memory() -> int:
+    """Bytes that this process may still take: the machine's, or what its control group leaves."""
+    limits = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        match = re.search(r"^MemAvailable:\s+(\d+) kB", meminfo.read_text(), re.MULTILINE)
+        if match:
+            limits = [int(match[1]) * 1024]
+    for limit, used in (
+        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        try:
+            limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
+        except (OSError, ValueError):
+            continue  # no such control group, or "max"
+    return min(limits)
+
+
+def disk() -> Iterator[Finding]:
+    for what, folder in (("here", Path.cwd()), ("for Spark's scratch files", Path(tempfile.gettempdir()))):
+        free = shutil.disk_usage(folder).free / _GIGA
+        yield Finding(
+            f"disk {what}, 1 GB free",
+            "required",
+            free >= 1,
+            f"{free:.1f} GB free in {folder}",
+            "free some space, or set TMPDIR and the checkpoint to another disk",
+        )
+
+
+def ports() -> Iterator[Finding]:
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen()
+            with socket.create_connection(listener.getsockname(), timeout=5):
+                ok, found = True, "can be bound and reached on 127.0.0.1"
+    except OSError as error:
+        ok, found = False, str(error)
+    fix = "allow programs to listen on 127.0.0.1 (sudo ip link set lo up; firewall, sandbox)"
+    yield Finding("loopback ports", "required", ok, found, fix)
+
+
+def host_name() -> Iterator[Finding]:
+    """Spark gives its driver the address of the host's name."""
+    name = socket.gethostname()
+    given = os.environ.get("SPARK_LOCAL_IP")
+    try:
+        address = given or socket.gethostbyname(name)
+    except OSError:
+        address = ""
+    found = f"{name} is {address}" if address else f"{name} has no address"
+    fix = f"export SPARK_LOCAL_IP=127.0.0.1, or: echo '127.0.1.1 {name}' | sudo tee -a /etc/hosts"
+    yield Finding("host name", "required", bool(address), found, fix)
+
+
+def spark_starts() -> Iterator[Finding]:
+    began = time.monotonic()
+    fix = "see the checks above, and what Spark itself wrote to this terminal"
+    try:
+        rows = _count_in_a_worker()
+    except Exception as error:  # whatever Spark raises is the finding
+        reason = (str(error).strip().splitlines() or [""])[0]
+        yield Finding("Spark starts", "required", False, f"{type(error).__name__}: {reason}", fix)
+    else:
+        found = f"{time.monotonic() - began:.1f} s from start to {rows} rows through a Python worker"
+        yield Finding("Spark starts", "required", rows == 1000, found, fix)
+
+
+def _count_in_a_worker() -> int:
+    from tidegate.engine import session
+
+    spark = session.start("tidegate-doctor", master="local[1]", driver_memory="512m")
+    try:
+        return spark.range(1000).mapInArrow(lambda batches: batches, "id long").count()
+    finally:
+        spark.stop()
+
+
+# --- optional --------------------------------------------------------------------------------------
+
+
+def cores() -> Iterator[Finding]:
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("cores, 2 or more", "optional", count >= 2, str(count), "give this machine another core")
+
+
+def environment() -> Iterator[Finding]:
+    """Variables that make Spark take another Python, or another Spark, than this one."""
+    other = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    ok = other == sys.executable
+    yield Finding("PYSPARK_PYTHON", "optional", ok, "this Python" if ok else other, "unset PYSPARK_PYTHON")
+    home = os.environ.get("SPARK_HOME")
+    ok = home is None or "pyspark" in Path(home).name
+    yield Finding("SPARK_HOME", "optional", ok, home or "not set", "unset SPARK_HOME")
+
+
+def extras() -> Iterator[Finding]:
+    for extra, package in (("kafka", "confluent-kafka"), ("postgres", "psycopg")):
+        try:
+            found, ok = f"{package} {version(package)}", True
+        except PackageNotFoundError:
+            found, ok = f"{package} is not installed", False
+        fix = f"{sys.executable} -m pip install 'tidegate[{extra}]'"
+        yield Finding(f"extra {extra!r}", "optional", ok, found, fix)
+
+
+# --- lab -------------------------------------------------------------------------------------------
+
+
+def network_rights() -> Iterator[Finding]:
+    status = Path("/proc/self/status")
+    match = re.search(r"^CapEff:\s+(\w+)", status.read_text(), re.MULTILINE) if status.exists() else None
+    ok = bool(match and int(match[1], 16) >> _CAP_NET_ADMIN & 1)
+    found = "may change the network" if ok else "may not change the network"
+    fix = "run the lab as root, or grant CAP_NET_ADMIN (container: --cap-add NET_ADMIN --device /dev/net/tun)"
+    yield Finding("root or CAP_NET_ADMIN", "lab", ok, found, fix)
+
+
+def tun() -> Iterator[Finding]:
+    device = Path("/dev/net/tun")
+    try:
+        with device.open("r+b", buffering=0):
+            ok, found = True, "opens"
+    except OSError as error:
+        ok, found = False, error.strerror or str(error)
+    yield Finding(str(device), "lab", ok, found, "sudo modprobe tun, and run the lab as root")
+
+
+def ip_command() -> Iterator[Finding]:
+    path = shutil.which("ip")
+    yield Finding("ip", "lab", path is not None, path or "not found", "sudo apt-get install -y iproute2")
+
+
+def real_time() -> Iterator[Finding]:
+    """Emulated links are late under load without it. Tried, because rights alone do not tell."""
+    try:
+        before, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        os.sched_setscheduler(0, before, priority)
+        ok, found = True, "granted"
+    except (OSError, AttributeError) as error:
+        ok, found = False, f"refused ({error})"
+    fix = "run the lab as root, or grant CAP_SYS_NICE (container: --cap-add SYS_NICE)"
+    yield Finding("SCHED_FIFO", "lab", ok, found, fix)
+
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    python,
+    java,
+    packages,
+    memory,
+    disk,
+    ports,
+    host_name,
+    cores,
+    environment,
+    extras,
+    network_rights,
+    tun,
+    ip_command,
+    real_time,
+)

@@ -1,0 +1,84 @@
+"""The `tidegate` command: its sub-commands, and how errors are shown.
+
+Commands import what they need when they run, so that `--help` needs neither PySpark nor pydantic.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Annotated
+
+import typer
+
+from tidegate.cli import config, doctor, run, show
+from tidegate.errors import ConfigError, DurationError, TidegateError
+
+app = typer.Typer(
+    name="tidegate",
+    help="Elastic, fault-masking, stateful stream processing in Python on Apache Spark.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: drawing it with rich takes longer than all the rest
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(run.run)
+app.command()(show.show)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+)
+def generate(context: typer.Context) -> None:
+    """Write input data of any size."""
+    # Its own application: mounting it would import numpy for every other command.
+    module = importlib.import_module("tidegate.cli.generate")
+    module.app(args=context.args, prog_name="tidegate generate")
+
+
+app.command()(config.config)
+app.command()(doctor.doctor)
+
+
+@app.command()
+def version() -> None:
+    """Show the versions of Tidegate, Python and Spark."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    typer.echo(f"tidegate {installed('tidegate')}")
+    typer.echo(f"python {sys.version.split()[0]}")
+    try:
+        typer.echo(f"pyspark {installed('pyspark')}")
+    except PackageNotFoundError:
+        typer.echo("pyspark is not installed: see `tidegate doctor`")
+
+
+_debug = False
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where in the code an error came from.")
+    ] = False,
+) -> None:
+    """Options that stand before the command."""
+    global _debug
+    _debug = debug
+
+
+def main() -> None:
+    """Run the command line; exit code 2 for wrong usage or configuration, 1 for other errors."""
+    try:
+        app(prog_name="tidegate")
+    except TidegateError as error:
+        if _debug:
+            raise
+        typer.secho(f"Error: {error}", fg="red", err=True)
+        sys.exit(2 if isinstance(error, ConfigError | DurationError) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""`tidegate run`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which of its pipelines.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Set any key of `tidegate config`; may be repeated."),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", metavar="PATH", help="Instead of ./tidegate.toml.")
+]
+
+
+def run(
+    file: FileArgument,
+    interval: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Time from batch to batch, like '2 seconds'.")
+    ] = None,
+    parallelism: Annotated[int | None, typer.Option(help="Partitions of a batch.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Where the run goes on from, and keeps its place.")
+    ] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master, like 'local[4]' or spark://...")] = None,
+    settings: SetOption = None,
+    config_file: ConfigOption = None,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per batch on stdout.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    duration: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")
+    ] = None,
+    until_done: Annotated[
+        bool, typer.Option("--until-done", help="Stop when the sources have nothing more to give.")
+    ] = False,
+) -> None:
+    """Run a pipeline until Ctrl-C.
+
+    It then finishes its batch, and goes on from there when it is started again.
+    """
+    if json and quiet:
+        raise typer.BadParameter("--json and --quiet contradict each other")
+    from tidegate import config
+    from tidegate.cli import view
+    from tidegate.pipeline import loading
+    from tidegate.pipeline.duration import seconds
+
+    overrides: dict[str, Any] = dict(config.parse_settings(settings or ()))
+    flags = {
+        "engine.interval": interval,
+        "engine.parallelism": parallelism,
+        "engine.checkpoint": checkpoint,
+        "spark.master": master,
+        "view.mode": "json" if json else "quiet" if quiet else None,
+    }
+    overrides.update({key: value for key, value in flags.items() if value is not None})
+    limit = seconds(duration) if duration is not None else None
+
+    pipeline = loading.load(file)
+    effective = config.load(code=pipeline.config, file=config_file, overrides=overrides)
+    with view.for_mode(effective.view.mode, effective.view.every) as shown:
+        summary = pipeline.run(config=effective, listeners=[shown], duration=limit, until_done=until_done)
+    shown.summarise(summary)

@@ -1,0 +1,36 @@
+"""`tidegate show`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.run import FileArgument
+from tidegate.errors import TidegateError
+
+
+def show(
+    file: FileArgument,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="OUT", help="Draw it into this file instead.")
+    ] = None,
+) -> None:
+    """Show a pipeline as a tree and check it.
+
+    The check is of its structure, and starts no Spark.
+    """
+    from tidegate.pipeline import loading
+
+    pipeline = loading.load(file)
+    if html is None:
+        typer.echo(str(pipeline))
+    else:
+        try:
+            html.write_text(pipeline.to_html(), encoding="utf-8")
+        except OSError as error:
+            raise TidegateError(f"{html}: cannot be written: {error.strerror}") from error
+        typer.echo(f"drawn in {html}")
+    # After the drawing: a picture of a wrong pipeline shows what is wrong with it.
+    pipeline.plan()
