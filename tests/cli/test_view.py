@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
+
+import pytest
+from rich.console import Console
+
+from tidegate.cli.view import (
+    JsonView,
+    LinesView,
+    LiveView,
+    QuietView,
+    count,
+    for_mode,
+    rate,
+    span,
+    sparkline,
+    summary_table,
+    trend,
+)
+from tidegate.engine.progress import BatchProgress
+from tidegate.engine.summary import Summary
+
+START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def batch(number: int, *, lag: int | None = 0, dead_letters: int = 0, took: float = 0.64) -> BatchProgress:
+    """Batch `number` of a pipeline that takes 1.25 M rows a second."""
+    finished = START + timedelta(seconds=number)
+    return BatchProgress(
+        pipeline="temperature",
+        batch_id=number,
+        finished_at=finished,
+        cut={"sensors": {"start": {"0": number}, "end": {"0": number + 1}}},
+        rows_in=1_250_000,
+        rows_out=400_000,
+        dead_letters=dead_letters,
+        input_rate=1_250_000.0,
+        rows_per_second=1_250_000 / took,
+        batch_seconds=took,
+        interval_seconds=1.0,
+        phases={"write": 0.5},
+        lag=lag,
+        limit=1_300_000,
+        latency_p50=0.82,
+        latency_p99=1.347,
+        watermark=finished - timedelta(seconds=5),
+        parallelism=7,
+        sinks={"hot": 400_000},
+    )
+
+
+SUMMARY = Summary(
+    pipeline="temperature",
+    batches=60,
+    rows_in=75_000_000,
+    rows_out=24_000_000,
+    dead_letters=3,
+    seconds=61.2,
+    rows_per_second=1_225_490.0,
+    latency_p50=0.82,
+    latency_p99=None,
+    batch_seconds_p50=0.64,
+    outputs=MappingProxyType({"hot": "out/hot"}),
+    stopped_by="duration",
+)
+
+
+class Clock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def drawn(view: Callable[[Console], LiveView], *batches: BatchProgress, width: int) -> str:
+    console = Console(record=True, width=width, file=io.StringIO(), legacy_windows=False)
+    live = view(console)
+    for progress in batches:
+        live(progress)
+    console.print(live.render())
+    return console.export_text()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_live_view_shows_every_figure(width: int) -> None:
+    text = drawn(LiveView, *(batch(number) for number in range(70)), width=width)
+    for fact in (
+        "temperature",
+        "1.25 M/s",
+        "1.95 M/s",
+        "87.5 M in all",
+        "steady",
+        "820 ms",
+        "p99 1.35 s",
+        "640 ms",
+        "64%",
+        "of 1 s",
+        "parallelism 7",
+        "limit 1.30 M rows",
+        "watermark 5 s behind",
+        "dead letters 0",
+        "hot  28.0 M rows",
+        "batch 69",
+    ):
+        assert fact in text
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert len(text.splitlines()) <= 14
+
+
+def test_the_live_view_gives_a_wide_terminal_a_longer_history() -> None:
+    batches = [batch(number) for number in range(70)]
+    graphs = [
+        max(line.count("█") for line in drawn(LiveView, *batches, width=width).splitlines())
+        for width in (80, 120)
+    ]
+    assert graphs == [34, 60]
+
+
+def test_the_live_view_shows_that_the_lag_grows_and_adds_dead_letters_up() -> None:
+    text = drawn(
+        LiveView,
+        *(batch(number, lag=200_000 * number, dead_letters=2, took=1.3) for number in range(5)),
+        width=80,
+    )
+    assert "▲ 200 k/s" in text
+    assert "dead letters 10" in text
+    assert "130%" in text
+
+
+def test_the_live_view_shows_what_it_does_not_know_as_a_dash() -> None:
+    unknown = replace(batch(1), lag=None, latency_p50=None, latency_p99=None, limit=None, watermark=None)
+    text = drawn(LiveView, unknown, width=80)
+    assert "p99 -" in text
+    assert "limit" not in text
+    assert "watermark" not in text
+
+
+def test_the_live_view_tells_when_no_batch_comes_any_more() -> None:
+    clock = Clock()
+    console = Console(record=True, width=80, file=io.StringIO())
+    live = LiveView(console, clock=clock)
+    live(batch(1))
+    clock.now += 12
+    console.print(live.render())
+    assert "none for 12 s" in console.export_text()
+
+
+def test_the_live_view_waits_for_the_first_batch() -> None:
+    assert "starting Spark" in drawn(LiveView, width=80)
+
+
+def test_the_lines_view_writes_one_line_per_period_about_all_batches_in_it() -> None:
+    clock, stream = Clock(), io.StringIO()
+    with LinesView(stream, every=3.0, clock=clock) as lines:
+        for number in range(5):
+            lines(batch(number, lag=100))
+            clock.now += 1
+    written = stream.getvalue().splitlines()
+    assert [line.split(" | ")[0] for line in written] == [
+        "12:00:00 temperature batch 0",
+        "12:00:03 temperature batch 3",
+        "12:00:04 temperature batch 4",
+    ]
+    assert [line.split(" | ")[1] for line in written] == ["1.25 M rows", "3.75 M rows", "1.25 M rows"]
+    assert written[1].split(" | ")[2:] == [
+        "in 1.25 M/s",
+        "processing 1.95 M/s",
+        "lag 100 (steady)",
+        "latency 820 ms, p99 1.35 s",
+        "batch 640 ms of 1 s",
+        "parallelism 7",
+        "limit 1.30 M",
+    ]
+
+
+def test_the_lines_view_writes_plain_text() -> None:
+    stream = io.StringIO()
+    with LinesView(stream) as lines:
+        lines(batch(0, dead_letters=4))
+    lines.summarise(SUMMARY)
+    assert stream.getvalue().isascii()
+    assert "\x1b" not in stream.getvalue()
+    assert "dead letters 4" in stream.getvalue()
+    assert "output of hot: out/hot" in stream.getvalue().splitlines()
+
+
+def test_the_json_view_writes_one_object_per_batch_and_the_summary() -> None:
+    stream = io.StringIO()
+    with JsonView(stream) as view:
+        view(batch(1))
+        view(replace(batch(2), cut={"files": {"start": None, "end": START}}))
+    view.summarise(SUMMARY)
+    first, second, last = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert first["batch_id"] == 1
+    assert first["rows_in"] == 1_250_000
+    assert datetime.fromisoformat(first["finished_at"]) == START + timedelta(seconds=1)
+    assert second["cut"]["files"]["end"].startswith("2026-01-01")
+    assert last["summary"]["outputs"] == {"hot": "out/hot"}
+    assert last["summary"]["latency_p99"] is None
+
+
+def test_a_batch_is_out_before_the_next_one_comes() -> None:
+    class Flushed(io.StringIO):
+        seen = ""
+
+        def flush(self) -> None:
+            self.seen = self.getvalue()
+
+    for kind in (JsonView, LinesView):
+        stream = Flushed()
+        kind(stream)(batch(1))
+        assert stream.seen.endswith("\n")
+
+
+def test_the_summary_table_names_figures_and_outputs() -> None:
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(summary_table(SUMMARY))
+    text = console.export_text()
+    for fact in ("60 in 1 min 01 s", "75 000 000 (1.23 M/s)", "24 000 000", "p50 820 ms, p99 -", "out/hot"):
+        assert fact in text
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_auto_is_live_on_a_terminal_and_lines_elsewhere() -> None:
+    assert isinstance(for_mode("auto", "3 seconds", io.StringIO()), LinesView)
+    assert isinstance(for_mode("auto", "3 seconds", Terminal()), LiveView)
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind"), [("live", LiveView), ("lines", LinesView), ("json", JsonView), ("quiet", QuietView)]
+)
+def test_a_mode_that_was_asked_for_is_taken(mode: str, kind: type) -> None:
+    assert type(for_mode(mode, 1.0, Terminal())) is kind  # type: ignore[arg-type]
+
+
+def test_the_trend_of_the_lag_ignores_noise() -> None:
+    assert trend([batch(0)]) == "unknown"
+    assert trend([batch(0, lag=None), batch(1, lag=None)]) == "unknown"
+    assert trend([batch(n, lag=n % 2 * 9_000) for n in range(10)]) == "steady"
+    assert trend([batch(n, lag=n * 100_000) for n in range(10)]) == "grows"
+    assert trend([batch(n, lag=(9 - n) * 100_000) for n in range(10)]) == "shrinks"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0"), (999.4, "999"), (999.6, "1.00 k"), (1e6, "1.00 M"), (5e15, "5000 T")]
+)
+def test_counts_keep_three_digits(value: float, text: str) -> None:
+    assert count(value) == text
+    assert rate(value) == f"{text}/s"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")],
+)
+def test_times_take_the_unit_that_suits(value: float, text: str) -> None:
+    assert span(value) == text
+
+
+def test_a_sparkline_shows_the_newest_values() -> None:
+    assert sparkline([8, 0, 0, 4], width=3) == "▁▁█"
+    assert sparkline([0, 0], width=5) == "▁▁"
+    assert sparkline([], width=5) == ""
