@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidegate.engine.query import RunningQuery
@@ -67,7 +67,6 @@ class Outcome:
 class Batches:
     """Takes batches through the protocol, one after the other."""
 
-    spark: SparkSession
     translation: Translation
     ledger: Ledger
     writers: Mapping[SinkStep, SinkWriter]
@@ -154,10 +153,9 @@ class Batches:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
         for step, frame in self.translation.outputs(rows).items():
-            counted = Observation()
-            frame = frame.observe(counted, F.count(F.lit(1)).alias("rows"))
-            receipts[identity(step)] = self.writers[step].write(frame, self._attempt(batch_id))
-            counts[step.name] = self._count(counted)
+            receipt = self.writers[step].write(frame, self._attempt(batch_id))
+            receipts[identity(step)] = receipt
+            counts[step.name] = receipt.get("rows", 0)
         return receipts, counts
 
     def _write_dead_letters(
@@ -211,13 +209,6 @@ class Batches:
         return {
             name: {"start": start, "end": end} for name, start, end in zip(names, starts, ends, strict=True)
         }
-
-    def _count(self, counted: Observation) -> int:
-        """Rows that the sink read; 0 when it ran no Spark job at all."""
-        future = counted._jo.future()  # type: ignore[union-attr]
-        if not future.isCompleted():
-            self.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        return int(counted.get["rows"]) if future.isCompleted() else 0
 
 
 def identity(step: SinkStep | SourceStep) -> str:

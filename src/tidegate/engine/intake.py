@@ -22,6 +22,7 @@ class Intake:
         self._sources = sources
         self._admission = admission
         self._positions = {name: Position(part["start"], part["end"]) for name, part in cut.items()}
+        self._cold = True
         self._told_at: float | None = None
         self._lag_before = 0
 
@@ -66,7 +67,9 @@ class Intake:
         """After a batch: learn from it, and share the new limit by what each source gave and still holds."""
         if self._admission is None or not sum(rows.values()):
             return
-        self._admission = self._admission.observe(sum(rows.values()), seconds)
+        if not self._cold:  # The first batch compiles code and starts workers: it tells nothing of the next.
+            self._admission = self._admission.observe(sum(rows.values()), seconds)
+        self._cold = False
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []
         for number, step in enumerate(self._sources):
@@ -81,4 +84,8 @@ class Intake:
 
 
 def _parsed(offset: Any) -> Any:
-    return json.loads(offset) if isinstance(offset, str) else offset
+    """Spark tells offsets as JSON text, and one that is not there as other text or none."""
+    try:
+        return json.loads(offset)
+    except (TypeError, ValueError):
+        return None

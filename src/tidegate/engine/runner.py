@@ -98,7 +98,6 @@ class Runner:
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
         dead_letters = Path(config.dead_letters.path or folder / "dead-letters")
         self._batches = Batches(
-            spark=spark,
             translation=self._translation,
             ledger=ledger,
             writers={step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _DEFAULTS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _TASK_FAILURES = 4
+# Maven modules of our own: they only name others, where what others publish does not fit together.
+_REPOSITORY = Path(__file__).parent / "maven"
 
 
 def start(
@@ -56,6 +59,7 @@ def start(
     coordinates = sorted({package.format(spark=spark_version) for package in packages})
     if coordinates:
         settings["spark.jars.packages"] = ",".join(coordinates)
+        settings["spark.jars.repositories"] = _REPOSITORY.as_uri()
     settings.update(conf or {})
     for key, value in settings.items():
         builder = builder.config(key, value)
