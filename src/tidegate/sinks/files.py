@@ -1,0 +1,153 @@
+"""Parquet or JSON files in a folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks import manifest
+from tidegate.sinks.committed import JSON_OPTIONS, local, read
+from tidegate.sinks.manifest import Manifest
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["Files", "read"]
+
+_DATA = "data"
+_FORMATS = ("parquet", "json")
+
+
+@dataclass(frozen=True, slots=True)
+class Files(Sink):
+    """Rows as files under `path`, each batch visible once and whole.
+
+    Data lies in `path/data/<attempt>/`; a batch is visible when `path/_manifests/<batch>.json` names its
+    files, and that file appears by one atomic step. `tidegate.read(path)` reads what is visible; a reader
+    that takes all files in the folder would see attempts that came to nothing.
+
+    `path` is a folder that the driver and all executors see under the same name. It belongs to one
+    pipeline and its checkpoint: with a new checkpoint, take a new folder.
+    """
+
+    path: str | os.PathLike[str]
+    format: Literal["parquet", "json"] = "parquet"
+
+    def __post_init__(self) -> None:
+        local(self.path)
+        if self.format not in _FORMATS:
+            raise PipelineError(f"Files cannot write {self.format!r}; it can write {' and '.join(_FORMATS)}")
+
+    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+        root = local(self.path)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError(f"{self.describe()}: the folder cannot be created: {error}") from error
+        if not os.access(root, os.W_OK | os.X_OK):
+            raise SinkError(f"{self.describe()}: {root} cannot be written; change its owner or its mode")
+        return _Writer(root, self.format, pipeline)
+
+    def describe(self) -> str:
+        return f"Files {os.fspath(self.path)} ({self.format})"
+
+    @property
+    def location(self) -> str:
+        return f"files:{local(self.path)}"
+
+
+class _Writer(SinkWriter):
+    def __init__(self, root: Path, file_format: str, pipeline: str) -> None:
+        self._root = root
+        self._format = file_format
+        self._pipeline = pipeline
+
+    def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        folder = self._root / _DATA / str(attempt)
+        options = JSON_OPTIONS if self._format == "json" else {}
+        rows.write.format(self._format).options(**options).save(str(folder))
+        counts = {part: _count(part) for part in sorted(folder.glob("part-*"))}
+        # Spark leaves a file for a partition without rows; a reader has no use for it.
+        files = [part for part, count in counts.items() if count]
+        _sync([*files, folder, folder.parent])
+        return {
+            "attempt": str(attempt),
+            "format": self._format,
+            "rows": sum(counts.values()),
+            "files": [str(part.relative_to(self._root)) for part in files],
+            "schema": rows.schema.jsonValue(),
+        }
+
+    def publish(self, batch_id: int, receipt: Receipt) -> None:
+        for name in receipt["files"]:
+            if not (self._root / name).is_file():
+                raise SinkError(f"batch {batch_id} cannot be published: its file {self._root / name} is gone")
+        Manifest(
+            pipeline=self._pipeline,
+            batch_id=batch_id,
+            attempt=receipt["attempt"],
+            format=receipt["format"],
+            rows=receipt["rows"],
+            files=tuple(receipt["files"]),
+            schema=receipt["schema"],
+        ).publish(self._root)
+
+    def recover(self, committed: int) -> None:
+        visible = dict(manifest.published(self._root))
+        self._check_owner(visible, committed)
+        attempts: defaultdict[int, list[Path]] = defaultdict(list)
+        for folder in (self._root / _DATA).glob("[0-9]*-*-*"):
+            attempts[int(folder.name.split("-")[0])].append(folder)
+        for batch_id, folders in attempts.items():
+            if batch_id > committed:
+                orphans = folders
+            elif batch_id in visible and len(folders) > 1:
+                winner = manifest.load(visible[batch_id]).attempt
+                orphans = [folder for folder in folders if folder.name != winner]
+            else:  # the only attempt; or committed but not published, and the ledger knows which it is
+                orphans = []
+            for folder in orphans:
+                shutil.rmtree(folder)
+
+    def _check_owner(self, visible: dict[int, Path], committed: int) -> None:
+        if not visible:
+            return
+        latest = max(visible)
+        owner = manifest.load(visible[latest]).pipeline
+        if owner != self._pipeline:
+            raise SinkError(
+                f"{self._root} holds the output of pipeline {owner!r}, not of {self._pipeline!r}; "
+                "give each pipeline a folder of its own"
+            )
+        if latest > committed:
+            # Its next batches would be taken for repeats of those and vanish.
+            raise SinkError(
+                f"{self._root} holds batches up to {latest}, but the checkpoint has committed only up to "
+                f"{committed}: use the checkpoint that wrote them, or another folder, or remove this one"
+            )
+
+
+def _count(part: Path) -> int:
+    """The rows in one data file."""
+    if part.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(part).num_rows)
+    with part.open("rb") as file:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+
+
+def _sync(paths: list[Path]) -> None:
+    """Put them on disk, so that the ledger never names files that a power cut took away."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

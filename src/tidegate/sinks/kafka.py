@@ -1,0 +1,181 @@
+"""A Kafka topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.sources.kafka import CONNECTOR
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+__all__ = ["Kafka", "Message", "Reader", "read_committed"]
+
+_JSON_OPTIONS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timeZone": "UTC",
+    "ignoreNullFields": "false",
+}
+_PREFIX = "kafka."
+_BOOTSTRAP = "bootstrap.servers"
+# The low bits of Spark's `monotonically_increasing_id` count the rows of a partition.
+_ROW_BITS = (1 << 33) - 1
+_ADMIN_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka(Sink):
+    """One message per row to `topic` at the brokers `bootstrap` ("host:port,host:port").
+
+    Kafka has no rename: a message is there for all to read when it is written, and a batch that is
+    interrupted and tried again writes its messages again. So each one says in its headers which it is:
+    `tidegate-pipeline`, `tidegate-batch` and `tidegate-sequence`. A repeated batch has the same messages
+    under the same numbers, in the same order per topic partition, so a reader sees each once by dropping
+    whatever does not come after the last (batch, sequence) of its partition; `Reader` does that.
+
+    `key` and `value` are SQL expressions over the row, such as a column's name; without `value` it is the
+    row as JSON. A message's partition follows from its key, or from its value when it has none, and from
+    nothing else. A topic that is missing is created, with `partitions` or else the broker's default.
+    Add partitions to a topic only while the pipeline is stopped, and after a graceful stop: a batch that
+    is tried again must find as many as before. With a new checkpoint, take a new topic or rename the
+    pipeline: batches are numbered from 0 again, and readers would take them for repeats.
+
+    `options`: further ones of Spark's connector, such as `kafka.security.protocol`. None of them is ever
+    shown, as there may be secrets among them.
+    """
+
+    bootstrap: str
+    topic: str
+    key: str | None = None
+    value: str | None = None
+    partitions: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False, repr=False)
+
+    packages: ClassVar[tuple[str, ...]] = (CONNECTOR,)
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap or not self.topic:
+            raise PipelineError("Kafka needs the brokers, like 'localhost:9092', and a topic")
+        if self.partitions is not None and self.partitions < 1:
+            raise PipelineError(f"a Kafka topic has at least 1 partition, not {self.partitions}")
+
+    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+        return _Writer(self, pipeline, _partition_count(spark, self))
+
+    def describe(self) -> str:
+        return f"Kafka {self.topic}"
+
+    @property
+    def location(self) -> str:
+        return f"kafka:{self.bootstrap}/{self.topic}"
+
+
+class _Writer(SinkWriter):
+    def __init__(self, sink: Kafka, pipeline: str, partitions: int) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+        self._partitions = partitions
+
+    def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        messages = _numbered(_messages(rows, self._sink), self._partitions)
+        headers = _headers({PIPELINE: self._pipeline, BATCH: str(attempt.batch_id)})
+        (
+            messages.select("key", "value", "partition", headers.alias("headers"))
+            .write.format("kafka")
+            .options(**self._sink.options)
+            .option(_PREFIX + _BOOTSTRAP, self._sink.bootstrap)
+            .option("topic", self._sink.topic)
+            .save()
+        )
+        return {"partitions": self._partitions}
+
+    def publish(self, batch_id: int, receipt: Receipt) -> None:
+        pass
+
+
+def _messages(rows: DataFrame, sink: Kafka) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    key = f.lit(None) if sink.key is None else f.expr(sink.key)
+    value = f.to_json(f.struct("*"), _JSON_OPTIONS) if sink.value is None else f.expr(sink.value)
+    fields = rows.select(key.alias("key"), value.alias("value"))
+    kinds = dict(fields.dtypes)
+    return fields.select(*(_bytes(f.col(name), kinds[name]).alias(name) for name in ("key", "value")))
+
+
+def _bytes(column: Column, kind: str) -> Column:
+    return column if kind == "binary" else column.cast("string").cast("binary")
+
+
+def _numbered(messages: DataFrame, partitions: int) -> DataFrame:
+    """Add the topic partition and the place in it: functions of the messages alone, whatever runs them."""
+    from pyspark.sql import functions as f
+
+    place = f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(partitions)).cast("int")
+    return (
+        messages.withColumn("partition", place)
+        .repartitionById(partitions, f.col("partition"))
+        .sortWithinPartitions("key", "value")
+        .withColumn("sequence", f.monotonically_increasing_id().bitwiseAND(f.lit(_ROW_BITS)))
+    )
+
+
+def _headers(fixed: Mapping[str, str]) -> Column:
+    from pyspark.sql import functions as f
+
+    texts = {
+        **{name: f.lit(text) for name, text in fixed.items()},
+        SEQUENCE: f.col("sequence").cast("string"),
+    }
+    return f.array(
+        *(
+            f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value"))
+            for name, text in texts.items()
+        )
+    )
+
+
+def _partition_count(spark: SparkSession, sink: Kafka) -> int:
+    """How many partitions the topic has; it is created when it is missing."""
+    # By the client that Spark's connector brings along, so that writing needs nothing else installed.
+    jvm: Any = spark.sparkContext._jvm
+    settings = jvm.java.util.Properties()
+    settings.setProperty(_BOOTSTRAP, sink.bootstrap)
+    settings.setProperty("default.api.timeout.ms", str(_ADMIN_SECONDS * 1000))
+    settings.setProperty("request.timeout.ms", str(_ADMIN_SECONDS * 1000 // 2))
+    for name, text in sink.options.items():
+        if name.startswith(_PREFIX):
+            settings.setProperty(name.removeprefix(_PREFIX), text)
+    from py4j.protocol import Py4JJavaError
+
+    admin = None
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        if sink.topic not in set(admin.listTopics().names().get()):
+            _create_topic(jvm, admin, sink)
+        topics = admin.describeTopics(jvm.java.util.List.of(sink.topic)).allTopicNames().get()
+        return int(topics.get(sink.topic).partitions().size())
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause() or error.java_exception
+        raise SinkError(f"{sink.describe()} at {sink.bootstrap} cannot be used: {cause.toString()}") from None
+    finally:
+        if admin is not None:
+            admin.close()
+
+
+def _create_topic(jvm: Any, admin: Any, sink: Kafka) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    optional = jvm.java.util.Optional
+    count = optional.empty() if sink.partitions is None else optional.of(sink.partitions)
+    topic = jvm.org.apache.kafka.clients.admin.NewTopic(sink.topic, count, optional.empty())
+    try:
+        admin.createTopics(jvm.java.util.List.of(topic)).all().get()
+    except Py4JJavaError as error:
+        if "TopicExistsException" not in str(error.java_exception.toString()):  # somebody was quicker
+            raise

@@ -1,0 +1,321 @@
+"""A PostgreSQL table."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from tidegate.errors import MissingExtraError, PipelineError, SinkError
+from tidegate.sinks import postgres_columns
+from tidegate.sinks.postgres_columns import Found
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+
+if TYPE_CHECKING:
+    import psycopg
+    import pyarrow as pa
+    from psycopg.sql import SQL, Composed, Identifier
+    from pyspark.sql import DataFrame, SparkSession
+
+_BATCHES = "tidegate_batches"
+_TASK = "_tidegate_task"
+_CONNECT_SECONDS = 10
+_KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
+_COLUMNS = """
+    select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = ''
+    from pg_attribute a join pg_type t on t.oid = a.atttypid
+    where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
+    order by a.attnum"""
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres(Sink):
+    """Append each batch to `table` ("name" or "schema.name"), in one transaction with its batch id.
+
+    Tasks copy their rows, in parallel, into a staging table of the attempt; a name of its own for each
+    attempt means that publishing ends with dropping a table and leaves nothing to vacuum. One
+    transaction then enters the batch in `tidegate_batches` and moves the rows of the tasks that counted;
+    a batch that is entered already is left alone, whoever entered it.
+
+    The table is created when missing; arrays, maps and structs become jsonb. An existing one must have
+    a fitting column for each of the rows' columns. `dsn` is what libpq takes ("postgresql://user@host/db"
+    or "host=... dbname=..."); the driver and all executors connect by it. It is never shown.
+    """
+
+    dsn: str = field(repr=False)
+    table: str
+
+    def __post_init__(self) -> None:
+        if not self.dsn:
+            raise PipelineError("Postgres needs a DSN, like 'postgresql://user@host/database'")
+        parts = self.table.split(".")
+        if len(parts) > 2 or not all(parts):
+            raise PipelineError(f"Postgres table {self.table!r} is not a name, nor like 'schema.name'")
+
+    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+        try:
+            import psycopg  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("postgres", "the Postgres sink") from None
+        writer = _Writer(self, pipeline)
+        writer.prepare()
+        return writer
+
+    def describe(self) -> str:
+        return f"Postgres {self.table} on {_server(self.dsn)}"
+
+    @property
+    def location(self) -> str:
+        return f"postgres:{_server(self.dsn)}/{self.table}"
+
+
+class _Writer(SinkWriter):
+    def __init__(self, sink: Postgres, pipeline: str) -> None:
+        self._sink = sink
+        self._pipeline = pipeline
+        self._schema, self._table = ([None, *sink.table.split(".")])[-2:]
+        digest = hashlib.sha256(f"{pipeline}\n{sink.table}".encode()).hexdigest()[:10]
+        self._staging = f"tidegate_staging_{digest}_"
+        self._connection: psycopg.Connection[Any] | None = None
+        self._checked: object = None
+
+    def prepare(self) -> None:
+        """Check that the server answers, and create the table of batches."""
+        with self._transaction() as connection:
+            self._lock(connection)
+            connection.execute(
+                _sql(
+                    "create table if not exists {} (pipeline text, target text, batch_id bigint, rows bigint "
+                    "not null, published_at timestamptz not null default now(), "
+                    "primary key (pipeline, target, batch_id))",
+                    self._name(_BATCHES),
+                )
+            )
+
+    def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        staging = f"{self._staging}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
+        columns = rows.columns
+        with self._transaction() as connection:
+            self._create_target(connection, rows)
+            connection.execute(
+                _sql(
+                    "create table {} as select {}, 0::bigint as {} from {} with no data",
+                    self._name(staging),
+                    _list(columns),
+                    _identifier(_TASK),
+                    self._name(self._table),
+                )
+            )
+            copy = _sql(
+                "copy {} ({}) from stdin (format csv)", self._name(staging), _list([*columns, _TASK])
+            ).as_string(connection)
+        text = postgres_columns.as_text(rows)
+        done = text.mapInArrow(
+            partial(copy_partition, self._sink.dsn, copy), "task bigint, rows bigint"
+        ).collect()
+        # Of a partition that ran more than once, Spark hands on the answer of one task.
+        return {
+            "staging": staging,
+            "columns": columns,
+            "tasks": sorted(task for task, _ in done),
+            "rows": sum(count for _, count in done),
+        }
+
+    def publish(self, batch_id: int, receipt: Receipt) -> None:
+        staging = self._name(receipt["staging"])
+        with self._transaction() as connection:
+            entered = connection.execute(
+                _sql(
+                    "insert into {} (pipeline, target, batch_id, rows) values (%s, %s, %s, %s) "
+                    "on conflict do nothing",
+                    self._name(_BATCHES),
+                ),
+                (self._pipeline, self._sink.table, batch_id, receipt["rows"]),
+            )
+            if entered.rowcount:
+                columns = _list(receipt["columns"])
+                moved = connection.execute(
+                    _sql(
+                        "insert into {} ({}) select {} from {} where {} = any(%s)",
+                        self._name(self._table),
+                        columns,
+                        columns,
+                        staging,
+                        _identifier(_TASK),
+                    ),
+                    (receipt["tasks"],),
+                )
+                if moved.rowcount != receipt["rows"]:
+                    raise SinkError(
+                        f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} has "
+                        f"{moved.rowcount} of them: somebody changed that table"
+                    )
+            connection.execute(_sql("drop table if exists {}", staging))
+
+    def recover(self, committed: int) -> None:
+        with self._transaction() as connection:
+            entered = connection.execute(
+                _sql(
+                    "select batch_id from {} where pipeline = %s and target = %s order by batch_id",
+                    self._name(_BATCHES),
+                ),
+                (self._pipeline, self._sink.table),
+            )
+            published = {batch_id for (batch_id,) in entered}
+            latest = max(published, default=-1)
+            if latest > committed:
+                # Its next batches would be taken for repeats of those and vanish.
+                raise SinkError(
+                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the checkpoint has "
+                    f"committed only up to {committed}: use the checkpoint that wrote them, or another table, "
+                    f"or remove the rows and their entries in {_BATCHES}"
+                )
+            tables = connection.execute(
+                "select tablename from pg_tables where schemaname = coalesce(%s, current_schema()) "
+                "and starts_with(tablename, %s)",
+                (self._schema, self._staging),
+            ).fetchall()
+            for (name,) in tables:
+                batch_id = int(name.removeprefix(self._staging).split("_")[0])
+                # Committed but not published: the ledger knows which attempt, and will name it.
+                if batch_id > committed or batch_id in published:
+                    connection.execute(_sql("drop table {}", self._name(name)))
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _create_target(self, connection: psycopg.Connection[Any], rows: DataFrame) -> None:
+        if self._checked == rows.schema:
+            return
+        if len(set(rows.columns)) < len(rows.columns):
+            raise SinkError(f"the rows have two columns of one name: {', '.join(rows.columns)}")
+        self._lock(connection)
+        types = [
+            _sql("{} {}", _identifier(name), _sql(kind)) for name, kind in postgres_columns.create_types(rows)
+        ]
+        target = self._name(self._table)
+        connection.execute(_sql("create table if not exists {} ({})", target, _sql(", ").join(types)))
+        found = connection.execute(_COLUMNS, (target.as_string(connection),)).fetchall()
+        postgres_columns.check(rows, self._sink.table, [Found(*column) for column in found])
+        self._checked = rows.schema
+
+    def _lock(self, connection: psycopg.Connection[Any]) -> None:
+        # Even "if not exists" fails when two drivers create a table at the same moment.
+        connection.execute("select pg_advisory_xact_lock(hashtext('tidegate'))")
+
+    def _name(self, table: str | None) -> Identifier:
+        return _identifier(*(part for part in (self._schema, table) if part is not None))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[psycopg.Connection[Any]]:
+        import psycopg
+
+        try:
+            if self._connection is None or self._connection.closed:
+                self._connection = connect(self._sink.dsn)
+            with self._connection.transaction():
+                yield self._connection
+        except psycopg.Error as error:
+            raise SinkError(f"{self._sink.describe()}: {masked(str(error), self._sink.dsn)}") from None
+
+
+def copy_partition(dsn: str, statement: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task: copy a partition in one transaction, then answer with the task's id and its rows."""
+    import pyarrow as pa
+    from psycopg.sql import SQL
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "copies run in Spark tasks"
+    # No two tasks of a Spark application have the same, and the staging table is this attempt's own.
+    task = context.taskAttemptId()
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    count = 0
+    with connect(dsn) as connection, connection.transaction():
+        with connection.cursor().copy(SQL(statement)) as copy:  # type: ignore[arg-type]
+            for batch in _chain(first, filled):
+                copy.write(_csv(batch, task))
+                count += batch.num_rows
+    yield pa.record_batch({"task": pa.array([task], pa.int64()), "rows": pa.array([count], pa.int64())})
+
+
+def connect(dsn: str) -> psycopg.Connection[Any]:
+    """Connect, with a limit on the wait and without the DSN in what may be raised."""
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict
+
+    try:
+        settings = conninfo_to_dict(dsn)
+    except psycopg.Error:
+        raise SinkError(
+            "the DSN of a Postgres sink cannot be parsed; write it like postgresql://user@host/db"
+        ) from None
+    settings.setdefault("connect_timeout", _CONNECT_SECONDS)
+    settings.setdefault("application_name", "tidegate")
+    return psycopg.connect(**settings, autocommit=True)  # type: ignore[arg-type]
+
+
+def masked(text: str, dsn: str) -> str:
+    """The text without the password of the DSN."""
+    secret = _settings(dsn).get("password")
+    return text.replace(secret, "***") if secret else text
+
+
+def _csv(batch: pa.RecordBatch, task: int) -> memoryview:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    tagged = batch.append_column(_TASK, pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows))
+    buffer = pa.BufferOutputStream()
+    # Texts are quoted and nulls are not: that is how COPY tells "" from null.
+    csv.write_csv(tagged, buffer, csv.WriteOptions(include_header=False, quoting_style="needed"))
+    return memoryview(buffer.getvalue())
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def _server(dsn: str) -> str:
+    settings = _settings(dsn)
+    host, port = settings.get("host") or "localhost", settings.get("port") or "5432"
+    return f"{host}:{port}/{settings.get('dbname', '')}".rstrip("/")
+
+
+def _settings(dsn: str) -> dict[str, str]:
+    """What we may want of a DSN, found without psycopg, which may not be installed yet."""
+    if not dsn.startswith(("postgresql://", "postgres://")):
+        return {key: value.strip("'") for key, value in _KEYWORD.findall(dsn)}
+    address = urlsplit(dsn)
+    hosts = address.netloc.rpartition("@")[2]
+    host, _, port = hosts.rpartition(":") if re.search(r":\d+$", hosts) else (hosts, "", "")
+    settings = {"host": host, "port": port, "dbname": address.path.strip("/")}
+    if address.password:
+        settings["password"] = unquote(address.password)
+    return settings
+
+
+def _sql(text: str, *parts: Any) -> Any:
+    from psycopg.sql import SQL
+
+    return SQL(text).format(*parts) if parts else SQL(text)  # type: ignore[arg-type]
+
+
+def _identifier(*names: str) -> Any:
+    from psycopg.sql import Identifier
+
+    return Identifier(*names)
+
+
+def _list(columns: Sequence[str]) -> Any:
+    return _sql(", ").join(_identifier(name) for name in columns)

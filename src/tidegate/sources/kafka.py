@@ -1,0 +1,164 @@
+"""A Kafka topic, read by Spark's own connector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from tidegate.errors import PipelineError
+from tidegate.pipeline.duration import seconds as duration
+from tidegate.sources.source import RAW, REASON, Position, Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Format = Literal["json", "raw"]
+
+CONNECTOR = "tidegate:spark-kafka:4.2.0"
+"""Maven coordinates of Spark's connector, as `engine/maven` puts it together."""
+
+_ROW = "_tidegate_row"
+_RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
+# Set by this class; another value would break what it promises.
+_OWN = ("kafka.bootstrap.servers", "subscribe", "startingOffsets", "failOnDataLoss", "minPartitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka(Source):
+    """The messages of `topic`, from the brokers at `bootstrap` ("host:port,host:port").
+
+    `format`: "json" parses each value, one object, by `schema` (Spark's DDL); a missing field is null,
+    a surplus one is left out, and a message that does not fit (a null value, too) comes out with RAW and
+    REASON. "raw", the default without a schema, gives the columns key and value (binary), topic,
+    partition, offset and timestamp.
+    `start`: "earliest", "latest", or Spark's JSON of offsets per partition; it counts for the first run,
+    later ones go on where the checkpoint stands. Messages that the broker dropped before they were
+    read fail the batch: they would be missing from the result.
+    `options`: further ones of Spark's connector, such as `kafka.security.protocol`. None of them is ever
+    shown, as there may be secrets among them.
+    """
+
+    bootstrap: str
+    topic: str
+    schema: str | None = None
+    format: Format | None = None
+    start: str = "earliest"
+    event_time: str | None = None
+    grace: str = "0 seconds"
+    options: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False, repr=False)
+
+    packages: ClassVar[tuple[str, ...]] = (CONNECTOR,)
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap or not self.topic:
+            raise _error("give the brokers, like 'localhost:9092', and a topic")
+        if self.format not in (None, *get_args(Format)):
+            raise _error(f"format must be one of {', '.join(get_args(Format))}, not {self.format!r}")
+        if self.format == "json" and self.schema is None:
+            raise _error("json messages need a schema, like 'id bigint, name string'")
+        if self.format == "raw" and self.schema is not None:
+            raise _error("a schema is for json; raw messages always have the same columns")
+        if clash := sorted(set(self.options) & set(_OWN)):
+            raise _error(f"option {clash[0]} is set by the source itself")
+        if self.schema is None and self.event_time not in (None, "timestamp"):
+            raise _error(
+                f"event_time {self.event_time!r} is not a timestamp of a raw message; it has 'timestamp'"
+            )
+        duration(self.grace)
+
+    @property
+    def fallible(self) -> bool:  # type: ignore[override]
+        """Whether `load` adds the columns RAW and REASON: raw messages are taken as they are."""
+        return self.schema is not None
+
+    @property
+    def location(self) -> str:
+        return f"kafka:{self.bootstrap}/{self.topic}"
+
+    def describe(self) -> str:
+        return f"Kafka {self.topic} ({'raw' if self.schema is None else 'json'})"
+
+    def load(self, spark: SparkSession, *, parallelism: int) -> DataFrame:
+        messages = (
+            spark.readStream.format("kafka")
+            .options(**self.options)
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("subscribe", self.topic)
+            .option("startingOffsets", self.start)
+            .option("failOnDataLoss", "true")
+            # A topic of fewer partitions is read in more pieces; one of more partitions is left as it is.
+            .option("minPartitions", str(parallelism))
+            .load()
+        )
+        return messages.select(*_RAW_COLUMNS) if self.schema is None else self._parsed(messages)
+
+    def lag(self, position: Position) -> int | None:
+        latest, end = _offsets(position.latest), _offsets(position.end)
+        if latest is None or end is None:
+            return None
+        return sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
+
+    def _parsed(self, messages: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        struct = self._struct()
+        target = f"{self.schema}, {REASON} string"
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
+        texts = messages.select(f.col("value").cast("string").alias(RAW))
+        rows = texts.select(RAW, f.from_json(RAW, target, options).alias(_ROW))
+        checked = rows.select(RAW, _ROW, _problem().alias(REASON))
+        bad = f.col(REASON).isNotNull()
+        raw = f.when(bad, f.coalesce(f.make_valid_utf8(f.col(RAW)), f.lit("")))
+        return checked.select(
+            *(f.col(_ROW)[name].alias(name) for name in struct.names), raw.alias(RAW), REASON
+        )
+
+    def _struct(self) -> StructType:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        try:
+            struct = StructType.fromDDL(self.schema or "")
+        except PySparkException as error:
+            raise _error(f"{self.schema!r} is not a schema: {error.getCondition()}") from error
+        if self.event_time is not None and self.event_time not in struct.names:
+            raise _error(
+                f"event_time {self.event_time!r} is not one of the columns {', '.join(struct.names)}"
+            )
+        return struct
+
+
+def _problem() -> Column:
+    """Why the text RAW, parsed as _ROW, is not one JSON object of the schema; null when it is."""
+    from pyspark.sql import functions as f
+
+    objects = f.json_array_length(f.concat(f.lit("["), RAW, f.lit("]")))
+    # Spark stops at the end of the first object, whatever follows. Only if the first brace that closes
+    # is not the last character can anything follow, and only then is it worth counting.
+    ends_early = f.instr(f.rtrim(RAW), "}") != f.length(f.rtrim(RAW))
+    unfit = f.col(_ROW).isNull() | f.col(_ROW)[REASON].isNotNull()
+    return (
+        f.when(f.col(RAW).isNull(), "no value")
+        .when(~f.is_valid_utf8(f.col(RAW)), "not UTF-8")
+        .when(unfit & f.coalesce(objects != 1, f.lit(True)), "not JSON, or more than one object")
+        .when(unfit & ~f.ltrim(RAW).startswith("{"), "not a JSON object")
+        .when(unfit, "a value does not fit the type of its column")
+        .when(ends_early & f.coalesce(objects != 1, f.lit(True)), "not JSON, or more than one object")
+    )
+
+
+def _offsets(position: Any) -> dict[tuple[str, str], int] | None:
+    """Offset per topic and partition; None when the position is not known."""
+    if not isinstance(position, Mapping):
+        return None
+    return {
+        (topic, partition): int(offset)
+        for topic, partitions in position.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def _error(problem: str) -> PipelineError:
+    return PipelineError(problem, step="Kafka")

@@ -1,0 +1,10 @@
+"""Real servers for tests: started on loopback and a free port, gone with the process that asked.
+
+A server that cannot be had is an error that says what to type, never a skipped test.
+"""
+
+from tidegate.testing.servers.broker import kafka
+from tidegate.testing.servers.daemon import ServerError
+from tidegate.testing.servers.database import postgres
+
+__all__ = ["ServerError", "kafka", "postgres"]
