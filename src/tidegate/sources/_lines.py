@@ -1,0 +1,77 @@
+"""Text as rows of a schema: what does not fit comes out with its reason instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from tidegate.sources.source import RAW, REASON
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_PARSED, _END = "_tidegate_parsed", "_tidegate_end"
+
+
+def parse(
+    lines: DataFrame,
+    schema: StructType,
+    *,
+    format: Literal["json", "csv"] = "json",
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The columns of `schema`, RAW and REASON for each text in the column RAW of `lines`.
+
+    A text that is null is a bad row, too, with an empty RAW. `options` are those of Spark's parser.
+    """
+    from pyspark.sql import functions as F
+
+    settings = {**(options or {}), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
+    parsed, row, problem = (_json if format == "json" else _csv)(schema, settings)
+    reason = (
+        F.when(F.col(RAW).isNull(), "no value")
+        .when(~F.is_valid_utf8(F.col(RAW)), "not UTF-8")
+        .otherwise(problem)
+    )
+    checked = lines.select(RAW, parsed.alias(_PARSED)).select("*", reason.alias(REASON))
+    raw = F.when(F.col(REASON).isNotNull(), F.coalesce(F.make_valid_utf8(F.col(RAW)), F.lit("")))
+    return checked.select(*(row[name].alias(name) for name in schema.names), raw.alias(RAW), REASON)
+
+
+def _json(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, Column]:
+    """The text RAW parsed, the row in what was parsed, and why it is none (null if it is).
+
+    Spark parses the first object of a text and stops, whatever follows. So the text is put into an
+    array before an object of our own: if exactly these two come out, it was one object and no more.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, StructType
+
+    row = StructType([*schema.fields]).add(_END, "integer")
+    target = StructType().add("rows", ArrayType(row)).add(REASON, "string")
+    wrapped = F.concat(F.lit('{"rows":['), RAW, F.lit(f',{{"{_END}":1}}]}}'))
+    rows = F.col(_PARSED)["rows"]
+    is_one = (F.size(rows) == 2) & rows[0].isNotNull() & (rows[1][_END] == 1)
+    is_good = F.col(_PARSED)[REASON].isNull() & F.coalesce(is_one, F.lit(False))
+    # Only bad texts pay for finding out what is wrong with them.
+    elements = F.json_array_length(F.concat(F.lit("["), RAW, F.lit("]")))
+    problem = (
+        F.when(is_good, None)
+        .when(elements.isNull() | (elements != 1), "not JSON, or more than one object")
+        .when(~F.ltrim(RAW).startswith("{"), "not a JSON object")
+        .otherwise("a value does not fit the type of its column")
+    )
+    return F.from_json(wrapped, target, options), rows[0], problem
+
+
+def _csv(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, Column]:
+    """The text RAW parsed, the row in what was parsed, and why it is none (null if it is)."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    target = StructType([*schema.fields]).add(REASON, "string")
+    row = F.col(_PARSED)
+    problem = f"not {len(schema.names)} fields, or a value does not fit the type of its column"
+    parsed = F.from_csv(F.col(RAW), target.toDDL(), options)
+    return parsed, row, F.when(row.isNull() | row[REASON].isNotNull(), problem)

@@ -1,0 +1,164 @@
+"""Folders of JSON lines, CSV or Parquet files; files that appear later are picked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from tidegate.errors import PipelineError
+from tidegate.pipeline.duration import seconds as duration
+from tidegate.sources._lines import parse
+from tidegate.sources._names import is_remote, local_path
+from tidegate.sources.source import RAW, REASON, Limit, Source, Taken
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Format = Literal["json", "csv", "parquet"]
+
+_BYTE_ORDER_MARK = "\ufeff"
+# Spark forgets, and then ignores, files that are a week older than the newest. We drop nothing unsaid.
+_STREAM_OPTIONS = {"maxFileAge": "36500d"}
+_BINARY_FILE = "path string, modificationTime timestamp, length bigint, content binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Files(Source):
+    """The rows of all files in the folder `path`, each file once, in about the order they appeared.
+
+    A file must appear whole (write it elsewhere or under a name with a leading dot, then rename it), and
+    is known by its name: writing to it again is not noticed. Names with a leading dot or underscore are
+    ignored. The folder is created when it is missing, since streams often start before their data.
+
+    `format`: "json" (one object per line), "csv" (one record per line, no line breaks in quotes) or
+    "parquet". `schema` in Spark's DDL; for parquet it may be left out when a file is there already.
+    Columns missing in a JSON object or Parquet file are null, surplus ones are left out.
+    `header`: CSV lines that repeat the schema's column names are skipped.
+    `options`: further ones of Spark's JSON or CSV parser, such as `sep` or `timestampFormat`.
+
+    Empty files, and lines of nothing but spaces, are skipped. A line that does not fit comes out with RAW
+    and REASON, and so does a Parquet file that cannot be read (RAW is its path then; rows before the
+    damage are good rows).
+    """
+
+    path: str | Path
+    format: Format = "json"
+    schema: str | None = None
+    event_time: str | None = None
+    grace: str = "0 seconds"
+    header: bool = field(default=False, kw_only=True)
+    options: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False)
+
+    fallible: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not str(self.path):
+            raise _error("path is empty; give a folder")
+        if self.format not in get_args(Format):
+            raise _error(f"format must be one of {', '.join(get_args(Format))}, not {self.format!r}")
+        if self.schema is None and self.format != "parquet":
+            raise _error(f"{self.format} files need a schema, like 'id bigint, name string'")
+        if self.header and self.format != "csv":
+            raise _error(f"header is for csv, not for {self.format}")
+        if self.options and self.format == "parquet":
+            raise _error("options are for json and csv")
+        duration(self.grace)
+
+    @property
+    def folder(self) -> str:
+        """`path`, absolute unless it is a URL."""
+        path = str(self.path)
+        return path if is_remote(path) else str(local_path(path))
+
+    @property
+    def location(self) -> str:
+        return f"files:{self.folder}"
+
+    def describe(self) -> str:
+        return f"Files {self.path} ({self.format})"
+
+    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        if not is_remote(self.folder):
+            if Path(self.folder).is_file():
+                raise _error(f"{self.path} is a file; give the folder that it is in")
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+        schema = self._struct(spark)
+        if self.event_time is not None and self.event_time not in schema.names:
+            raise _error(
+                f"event_time {self.event_time!r} is not one of the columns {', '.join(schema.names)}"
+            )
+        stream = spark.readStream.options(**_STREAM_OPTIONS)
+        if first_rows is not None:
+            stream = stream.option("maxFilesPerTrigger", self.limit(first_rows, None).amount)
+        if self.format == "parquet":
+            from tidegate.sources._parquet import ParquetReader
+
+            # Only names go through Spark's source, so that a damaged file fails in our hands.
+            names = stream.format("binaryFile").schema(_BINARY_FILE).load(self.folder).select("path")
+            target = schema.add(RAW, "string").add(REASON, "string")
+            return names.mapInArrow(ParquetReader.of(target), target)
+        lines = self._lines(stream.text(self.folder), schema)
+        return parse(lines, schema, format=self.format, options=self.options)
+
+    def limit(self, rows: int, taken: Taken | None) -> Limit:
+        """Bytes by the size per row of the latest batch; one file while nothing is known."""
+        if taken is None or not taken.files:
+            return Limit("files", 1)
+        files = [path for path in map(local_path, taken.files) if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+        count = taken.rows
+        if self.format == "parquet":
+            from tidegate.sources._parquet import count_rows
+
+            # Spark may have counted files instead of rows, as that is all that its source saw.
+            count = count_rows(files)
+        if not size or count <= 0:
+            return Limit("files", 2 * len(taken.files))
+        return Limit("bytes", max(1, rows * size // count))
+
+    def _struct(self, spark: SparkSession) -> StructType:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        if self.schema is None:
+            return _written_schema(spark, self.folder)
+        try:
+            struct = StructType.fromDDL(self.schema)
+        except PySparkException as error:
+            raise _error(f"{self.schema!r} is not a schema: {error.getCondition()}") from error
+        if not isinstance(struct, StructType) or not struct.names:
+            raise _error(f"{self.schema!r} has no columns; write it like 'id bigint, name string'")
+        return struct
+
+    def _lines(self, text: DataFrame, schema: StructType) -> DataFrame:
+        """The lines in a column RAW: without blank ones, headers and byte order marks."""
+        from pyspark.sql import functions as F
+
+        lines = text.select(F.ltrim("value", F.lit(_BYTE_ORDER_MARK)).alias(RAW)).where(F.trim(RAW) != "")
+        if not self.header:
+            return lines
+        separator = self.options.get("sep", self.options.get("delimiter", ","))
+        plain = F.translate(F.lower(RAW), f'{separator}" \t', ",")
+        return lines.where(plain != ",".join(schema.names).lower())
+
+
+def _written_schema(spark: SparkSession, folder: str) -> StructType:
+    """The schema of the first file in the folder that can be read."""
+    from pyspark.errors import PySparkException
+
+    files = sorted(Path(folder).rglob("*")) if not is_remote(folder) else [folder]
+    for file in files:
+        if isinstance(file, Path) and (not file.is_file() or file.name.startswith((".", "_"))):
+            continue
+        try:
+            return spark.read.parquet(str(file)).schema
+        except PySparkException:
+            continue
+    raise _error(f"{folder} has no parquet file to take the schema from; give a schema")
+
+
+def _error(problem: str) -> PipelineError:
+    return PipelineError(problem, step="Files")

@@ -1,0 +1,206 @@
+"""Emulated sensors: a stream of any size and shape that needs no storage, because it is computed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from functools import lru_cache
+from math import gcd
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import PipelineError
+from tidegate.pipeline.duration import seconds as duration
+from tidegate.sources._words import below, words
+from tidegate.sources.keys import HotSet, Keys, Uniform, Zipf
+from tidegate.sources.rate import Constant, Ramp, Rate, Sine, Step, Trace
+from tidegate.sources.source import Position, Source
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    from numpy.typing import NDArray
+    from pyspark.sql import DataFrame, SparkSession
+
+SCHEMA = "id bigint, timestamp timestamp, value double"
+
+# What is drawn for a row comes from streams of words of its own.
+_IDS, _VALUES = 1, 2
+_MOST_KEYS = 1 << 31
+_KINDS: dict[str, type] = {
+    kind.__name__: kind for kind in (Constant, Ramp, Sine, Step, Trace, Uniform, Zipf, HotSet)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sensors(Source):
+    """Rows `<id, timestamp, value>` of emulated sensors: a pure function of (seed, offset).
+
+    `sensors`: how many there are; ids are 0 to `sensors - 1`.
+    `rate`: rows per second of all sensors together, a number or a `Rate`. None is no limit: all rows
+    are there at once, with event times as if each sensor had sent one row per second.
+    `keys`: which sensor sends next. None lets all of them send in turn, so each sends
+    `rate / sensors` rows per second at even distances; `Uniform`, `Zipf` and `HotSet` draw at random.
+    `value_keys`: values are whole numbers from 0 to `value_keys - 1` for joins of ids with values;
+    None gives temperatures around 20, of which one in twenty is above 30.
+    `rows`: the stream ends after so many; None never ends.
+    `start`: when the first sensor starts to send, as ISO text or datetime (UTC unless it says
+    otherwise); None is when the pipeline first runs. Rows of the past are all there at once, those
+    of the future come when it is time.
+
+    The timestamp of a row is when it was sent. A stopped pipeline finds on restart what the sensors
+    have sent meanwhile. Changing any argument but `grace` changes the rows: use a new checkpoint then.
+    """
+
+    sensors: int = 100_000
+    rate: Rate | float | None = 100_000
+    keys: Keys | None = None
+    value_keys: int | None = None
+    seed: int = 0
+    rows: int | None = None
+    start: str | datetime | None = None
+    event_time: str | None = "timestamp"
+    grace: str = "2 seconds"
+
+    def __post_init__(self) -> None:
+        _whole("sensors", self.sensors, 1, _MOST_KEYS)
+        if self.value_keys is not None:
+            _whole("value_keys", self.value_keys, 1, _MOST_KEYS)
+        if self.rows is not None:
+            _whole("rows", self.rows, 1, 1 << 53)
+        _whole("seed", self.seed, -(1 << 63), (1 << 64) - 1)
+        if isinstance(self.rate, int | float):
+            object.__setattr__(self, "rate", Constant(self.rate))
+        elif not isinstance(self.rate, Rate | None):
+            raise _error(f"rate must be a number, a Rate or None, not {self.rate!r}")
+        if not isinstance(self.keys, Keys | None):
+            raise _error(f"keys must be Uniform, Zipf, HotSet or None, not {self.keys!r}")
+        if self.event_time not in ("timestamp", None):
+            raise _error(f"event_time can only be 'timestamp' or None, not {self.event_time!r}")
+        if self.start is not None:
+            object.__setattr__(self, "start", _moment(self.start).isoformat())
+        duration(self.grace)
+
+    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        from tidegate.sources._sensor_stream import SensorDataSource
+
+        spark.dataSource.register(SensorDataSource)
+        stream = spark.readStream.format(SensorDataSource.name())
+        stream = stream.option("sensors", self.to_json()).option("partitions", str(max(1, parallelism)))
+        return stream.option("first_rows", str(first_rows or "")).load()
+
+    def describe(self) -> str:
+        parts = [f"Sensors {self.sensors:,} at {'any rate' if self.rate is None else self.rate}"]
+        parts += [str(self.keys)] if self.keys is not None else []
+        parts += [f"{self.value_keys:,} values"] if self.value_keys is not None else []
+        parts += [f"{self.rows:,} rows"] if self.rows is not None else []
+        return ", ".join(parts)
+
+    def lag(self, position: Position) -> int | None:
+        """Rows sent but not yet read; None for an endless stream without a rate."""
+        if position.latest is None or position.end is None or (self.rate is None and self.rows is None):
+            return None
+        return max(0, int(position.latest["offset"]) - int(position.end["offset"]))
+
+    def done(self, position: Position) -> bool:
+        """Whether all `rows` were read; an endless stream is done whenever it has been caught up with."""
+        return self.rows is None or (position.end is not None and int(position.end["offset"]) >= self.rows)
+
+    @property
+    def first_micros(self) -> int | None:
+        """`start` in microseconds since 1970, or None."""
+        if self.start is None:
+            return None
+        since = _moment(self.start) - datetime(1970, 1, 1, tzinfo=UTC)
+        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+    def sent(self, seconds: float) -> int | None:
+        """How many rows there are `seconds` after the start; None when there is no end to them."""
+        if not isinstance(self.rate, Rate):
+            return self.rows
+        count = self.rate.count(seconds)
+        return count if self.rows is None else min(count, self.rows)
+
+    def batch(self, low: int, high: int, *, start: int) -> pa.RecordBatch:
+        """The rows with offsets from `low` up to but not including `high`, in order.
+
+        `start` is when the stream started, in microseconds since 1970.
+        """
+        import numpy as np
+        import pyarrow as pa
+
+        offsets = np.arange(low, high, dtype=np.int64)
+        rate = self.rate if isinstance(self.rate, Rate) else Constant(self.sensors)
+        micros = np.rint(rate.times(offsets) * 1e6).astype(np.int64) + start
+        times = pa.array(micros, pa.int64()).view(pa.timestamp("us", tz="UTC"))
+        columns = [pa.array(self._ids(offsets)), times, pa.array(self._values(offsets))]
+        return pa.RecordBatch.from_arrays(columns, names=["id", "timestamp", "value"])
+
+    def _ids(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.keys is None:
+            return offsets % self.sensors * _stride(self.sensors) % self.sensors
+        return self.keys.ids(words(self.seed, _IDS, offsets), self.sensors)
+
+    def _values(self, offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+        import numpy as np
+
+        drawn = words(self.seed, _VALUES, offsets)
+        if self.value_keys is not None:
+            return below(drawn, self.value_keys).astype(np.float64)
+        # The sum of four uniform numbers is nearly normal; one word holds four of 16 bits.
+        quarter = drawn.view(np.uint16)
+        total = quarter[0::4].astype(np.float64)
+        for i in (1, 2, 3):
+            total += quarter[i::4]
+        deviations = (total / 65536 - 2) * 3**0.5
+        return np.round(20 + 6 * deviations, 2)
+
+    def to_json(self) -> str:
+        """All arguments as text; `from_json` is the way back."""
+        arguments = asdict(self)
+        for name in ("rate", "keys"):
+            part = getattr(self, name)
+            if part is not None:
+                arguments[name] = {"kind": type(part).__name__, **asdict(part)}
+        return json.dumps(arguments)
+
+    @classmethod
+    def from_json(cls, text: str) -> Sensors:
+        """The source that `to_json` wrote.
+
+        >>> source = Sensors(sensors=10, rate=Ramp(0, 100, "1 minute"), keys=Zipf(1.1))
+        >>> Sensors.from_json(source.to_json()) == source
+        True
+        """
+        arguments: dict[str, Any] = json.loads(text)
+        for name in ("rate", "keys"):
+            if arguments[name] is not None:
+                arguments[name] = _KINDS[arguments[name].pop("kind")](**arguments[name])
+        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
+
+
+@lru_cache(maxsize=64)
+def _stride(n: int) -> int:
+    """A step through 0..n-1 that visits all before it returns, and spreads neighbours far apart."""
+    stride = max(1, int(n * 0.6180339887))
+    while gcd(stride, n) > 1:
+        stride += 1
+    return stride
+
+
+def _moment(start: str | datetime) -> datetime:
+    if isinstance(start, str):
+        try:
+            start = datetime.fromisoformat(start)
+        except ValueError as error:
+            raise _error(f"start must be like '2025-01-31T12:00:00', not {start!r}") from error
+    return start.replace(tzinfo=UTC) if start.tzinfo is None else start.astimezone(UTC)
+
+
+def _whole(name: str, number: object, low: int, high: int) -> None:
+    if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
+        raise _error(f"{name} must be a whole number from {low:,} to {high:,}, not {number!r}")
+
+
+def _error(problem: str) -> PipelineError:
+    return PipelineError(problem, step="Sensors")
