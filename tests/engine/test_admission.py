@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tidegate.engine.admission import Admission
 
 
-def overloaded(admission: Admission, cost: Callable[[int], float], batches: int) -> tuple[Admission, list[float]]:
+def overloaded(
+    admission: Admission, cost: Callable[[int], float], batches: int
+) -> tuple[Admission, list[float]]:
     """Feed batches that always take the whole limit; give the seconds of each."""
     times = []
     for _ in range(batches):

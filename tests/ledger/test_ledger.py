@@ -13,7 +13,9 @@ from tidegate.ledger.ledger import Entry, Ledger
 
 
 def entry(batch_id: int, ledger: Ledger) -> Entry:
-    return Entry(batch_id, ledger.generation, {"source-1": {"start": 1, "end": 2}}, {}, {"files:/x": {"rows": 3}}, 10)
+    return Entry(
+        batch_id, ledger.generation, {"source-1": {"start": 1, "end": 2}}, {}, {"files:/x": {"rows": 3}}, 10
+    )
 
 
 def test_a_new_one_is_empty(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ def pipeline() -> tg.Pipeline:
 def test_the_tree_has_every_step_once_with_its_line() -> None:
     text = str(pipeline())
     for step in pipeline().steps:
-        assert sum(row.strip("│├└─ ").startswith(f"{step.name} ") for row in text.splitlines()) == 1, step.name
+        assert sum(row.strip("│├└─ ").startswith(f"{step.name} ") for row in text.splitlines()) == 1, (
+            step.name
+        )
     assert "union-1 + source-2" in text
     assert "test_drawing.py:" in text
 

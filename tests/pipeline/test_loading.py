@@ -66,5 +66,7 @@ def test_a_file_that_fails_names_the_line(file: Path, broken: str) -> None:
 
 def test_modules_beside_the_file_can_be_imported(file: Path) -> None:
     (file.parent / "beside_the_pipeline.py").write_text("NAME = 'beside'\n")
-    file.write_text(ONE.replace('"one"', "NAME").replace("import", "from beside_the_pipeline import NAME\nimport", 1))
+    file.write_text(
+        ONE.replace('"one"', "NAME").replace("import", "from beside_the_pipeline import NAME\nimport", 1)
+    )
     assert load(str(file)).name == "beside"

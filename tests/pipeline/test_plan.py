@@ -116,7 +116,9 @@ def test_a_slide_that_does_not_divide() -> None:
 
 def test_a_bad_grace_names_the_source() -> None:
     p = tg.Pipeline("grace")
-    p.source(tg.sources.Files("in", format="json", schema="t timestamp", grace="later")).sink(tg.sinks.Discard())
+    p.source(tg.sources.Files("in", format="json", schema="t timestamp", grace="later")).sink(
+        tg.sinks.Discard()
+    )
     assert refused(p.plan).step == "source-1"
 
 

@@ -155,7 +155,7 @@ class Batches:
         for step, frame in self.translation.outputs(rows).items():
             receipt = self.writers[step].write(frame, self._attempt(batch_id))
             receipts[identity(step)] = receipt
-            counts[step.name] = receipt.get("rows", 0)
+            counts[step.name] = receipt["rows"]
         return receipts, counts
 
     def _write_dead_letters(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,5 @@ class BatchProgress:
         return values
 
 
-class Listener(Protocol):
-    """Whoever wants to know. Called in order, once per committed batch; it must not block."""
-
-    def __call__(self, progress: BatchProgress) -> None: ...
+Listener: TypeAlias = Callable[[BatchProgress], None]
+"""Whoever wants to know. Called in order, once per committed batch; it must not block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -70,7 +71,8 @@ def start(
 
 
 def _silence(spark: SparkSession) -> None:
-    """The engine reports a failed batch itself, in one line instead of Spark's hundred."""
+    """The engine reports a failed batch or step itself, in one line instead of Spark's hundred."""
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
     name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
     log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, TypeVar
 
 from tidegate.errors import DurationError, PipelineError
 from tidegate.pipeline import step as steps
@@ -169,11 +169,16 @@ class Stream(_Declared):
         return Stream(self.pipeline, self._then(kind, **fields))
 
     def _keys(self, kind: type[Step], on: On) -> Keys:
-        listed = [on] if isinstance(on, str) or _is_pair(on) else list(on)
-        keys = tuple((key, key) if isinstance(key, str) else tuple(key) for key in listed)
-        if not keys or any(len(key) != 2 or not all(isinstance(c, str) for c in key) for key in keys):
-            self._refuse(kind, f"on={on!r} is neither a column, a pair of columns nor a list of those")
-        return keys  # type: ignore[return-value]
+        listed: Sequence[object] = [on] if isinstance(on, str) or _is_pair(on) else list(on)
+        keys = []
+        for key in listed:
+            pair = (key, key) if isinstance(key, str) else key
+            if not _is_pair(pair):
+                self._refuse(kind, f"on={on!r} is neither a column, a pair of columns nor a list of those")
+            keys.append(pair)
+        if not keys:
+            self._refuse(kind, "on= names no column")
+        return tuple(keys)
 
     def __getattr__(self, name: str) -> NoReturn:
         if name in _NEEDS_KEY:
@@ -250,5 +255,5 @@ class WindowedStream:
         return self._keyed._aggregate(aggregates, self._window)
 
 
-def _is_pair(on: object) -> bool:
+def _is_pair(on: object) -> TypeGuard[tuple[str, str]]:
     return isinstance(on, tuple) and len(on) == 2 and all(isinstance(column, str) for column in on)

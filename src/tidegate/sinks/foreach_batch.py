@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 if TYPE_CHECKING:
@@ -36,8 +37,9 @@ class _Writer(SinkWriter):
         self._function = function
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        rows, count = counted(rows)
         self._function(rows, attempt.batch_id)
-        return {}
+        return {"rows": count()}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         pass

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.errors import PipelineError, SinkError
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
+from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.sources.kafka import CONNECTOR
 
@@ -82,6 +83,7 @@ class _Writer(SinkWriter):
         self._partitions = partitions
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        rows, count = counted(rows)
         messages = _numbered(_messages(rows, self._sink), self._partitions)
         headers = _headers({PIPELINE: self._pipeline, BATCH: str(attempt.batch_id)})
         (
@@ -92,7 +94,7 @@ class _Writer(SinkWriter):
             .option("topic", self._sink.topic)
             .save()
         )
-        return {"partitions": self._partitions}
+        return {"rows": count(), "partitions": self._partitions}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         pass

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -19,7 +20,7 @@ from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 if TYPE_CHECKING:
     import psycopg
     import pyarrow as pa
-    from psycopg.sql import SQL, Composed, Identifier
+    from psycopg.sql import Identifier
     from pyspark.sql import DataFrame, SparkSession
 
 _BATCHES = "tidegate_batches"
@@ -152,8 +153,8 @@ class _Writer(SinkWriter):
                 )
                 if moved.rowcount != receipt["rows"]:
                     raise SinkError(
-                        f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} has "
-                        f"{moved.rowcount} of them: somebody changed that table"
+                        f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
+                        f"has {moved.rowcount} of them: somebody changed that table"
                     )
             connection.execute(_sql("drop table if exists {}", staging))
 
@@ -171,9 +172,9 @@ class _Writer(SinkWriter):
             if latest > committed:
                 # Its next batches would be taken for repeats of those and vanish.
                 raise SinkError(
-                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the checkpoint has "
-                    f"committed only up to {committed}: use the checkpoint that wrote them, or another table, "
-                    f"or remove the rows and their entries in {_BATCHES}"
+                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the checkpoint "
+                    f"has committed only up to {committed}: use the checkpoint that wrote them, or another "
+                    f"table, or remove the rows and their entries in {_BATCHES}"
                 )
             tables = connection.execute(
                 "select tablename from pg_tables where schemaname = coalesce(%s, current_schema()) "
@@ -240,11 +241,14 @@ def copy_partition(dsn: str, statement: str, batches: Iterable[pa.RecordBatch]) 
     if first is None:
         return
     count = 0
-    with connect(dsn) as connection, connection.transaction():
-        with connection.cursor().copy(SQL(statement)) as copy:  # type: ignore[arg-type]
-            for batch in _chain(first, filled):
-                copy.write(_csv(batch, task))
-                count += batch.num_rows
+    with (
+        connect(dsn) as connection,
+        connection.transaction(),
+        connection.cursor().copy(SQL(statement)) as copy,
+    ):
+        for batch in chain([first], filled):
+            copy.write(_csv(batch, task))
+            count += batch.num_rows
     yield pa.record_batch({"task": pa.array([task], pa.int64()), "rows": pa.array([count], pa.int64())})
 
 
@@ -281,11 +285,6 @@ def _csv(batch: pa.RecordBatch, task: int) -> memoryview:
     return memoryview(buffer.getvalue())
 
 
-def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    yield first
-    yield from rest
-
-
 def _server(dsn: str) -> str:
     settings = _settings(dsn)
     host, port = settings.get("host") or "localhost", settings.get("port") or "5432"
@@ -308,10 +307,10 @@ def _settings(dsn: str) -> dict[str, str]:
 def _sql(text: str, *parts: Any) -> Any:
     from psycopg.sql import SQL
 
-    return SQL(text).format(*parts) if parts else SQL(text)  # type: ignore[arg-type]
+    return SQL(text).format(*parts) if parts else SQL(text)
 
 
-def _identifier(*names: str) -> Any:
+def _identifier(*names: str) -> Identifier:
     from psycopg.sql import Identifier
 
     return Identifier(*names)

@@ -81,8 +81,8 @@ def check(rows: DataFrame, table: str, found: Sequence[Found]) -> None:
     ]
     if problems:
         raise SinkError(
-            f"table {table} does not fit the rows: {'; '.join(problems)}. Alter the table, or select and cast "
-            "the columns before the sink"
+            f"table {table} does not fit the rows: {'; '.join(problems)}. Alter the table, or select and "
+            "cast the columns before the sink"
         )
 
 

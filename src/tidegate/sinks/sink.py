@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Receipt: TypeAlias = dict[str, Any]
-"""What `publish` needs to know of a `write`, as JSON values. It must not grow with the rows."""
+"""What `publish` needs to know of a `write`, as JSON values; `rows` is how many were written.
+
+It must not grow with the rows.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,10 @@ class SinkWriter(ABC):
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         """Make a written batch visible. Publishing a batch again changes nothing."""
 
-    def recover(self, committed: int) -> None:
+    def recover(self, committed: int) -> None:  # noqa: B027
         """Called once at start: drop what was written for batches after `committed` (-1: none yet)."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Let go of connections. May not be called when the driver dies."""
 
 

@@ -1,0 +1,1 @@
+"""Side by side with what others offer: `python -m benchmarks.NAME [--quick] [--json]`."""

@@ -1,0 +1,135 @@
+"""kill -9 of the driver at random moments: the output is that of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tidegate as tg
+from tidegate.testing import servers
+
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
+
+KILLS = 10
+ROWS = 400_000
+PIPELINE = """
+import tidegate as tg
+
+source = tg.sources.Sensors(sensors=1000, rate=None, rows={rows}, start="2024-01-01T00:00:00")
+p = tg.Pipeline("killed")
+p.source(source).filter("value > 30").sink({sink})
+"""
+
+
+class Driver:
+    """A pipeline in a process of its own."""
+
+    def __init__(self, folder: Path, *, rows_per_batch: int) -> None:
+        command = [sys.executable, "-m", "tidegate.cli.main", "run", "killed.py", "--until-done", "--json"]
+        settings = {
+            "engine.interval": "20 ms",
+            "spark.master": "local[2]",
+            "admission.min_rows": rows_per_batch,
+            "admission.max_rows": rows_per_batch,
+        }
+        command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+        self._errors = (folder / "errors.txt").open("a+")
+        self._process = subprocess.Popen(
+            command, cwd=folder, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def batches(self) -> Iterator[int]:
+        """The ids of the batches as they are committed."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            if "batch_id" in told:
+                yield told["batch_id"]
+
+    def kill(self) -> None:
+        """As if the power went; its JVM lingers for seconds and meets the next driver."""
+        os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def finish(self) -> list[int]:
+        done = list(self.batches())
+        if self._process.wait() != 0:
+            self._errors.seek(0)
+            raise AssertionError(self._errors.read())
+        return done
+
+
+def kill_again_and_again(folder: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    moments = random.Random(seed)
+    for number in range(KILLS):
+        driver = Driver(folder, rows_per_batch=2_000)
+        generations = folder / ".tidegate/killed/ledger/generations"
+        if number % 2:
+            # Some batches into the run.
+            next(driver.batches())
+        else:
+            # Before its first batch is through: while it recovers, replays or publishes.
+            deadline = time.monotonic() + 120
+            while len(list(generations.glob("[0-9]*"))) <= number and time.monotonic() < deadline:
+                time.sleep(0.01)
+        time.sleep(moments.uniform(0, 2))
+        driver.kill()
+    last = Driver(folder, rows_per_batch=100_000).finish()
+    assert last, "the runs that were killed had already done everything: nothing was tested"
+
+
+def undisturbed() -> Counter[tuple[object, ...]]:
+    source = tg.sources.Sensors(sensors=1000, rate=None, rows=ROWS, start="2024-01-01T00:00:00")
+    assert source.first_micros is not None
+    rows = source.batch(0, ROWS, start=source.first_micros).to_pydict()
+    return Counter(row for row in zip(*rows.values(), strict=True) if row[2] > 30)
+
+
+def check(tmp_path: Path, sink: str, read: Callable[[], list[tuple[object, ...]]]) -> None:
+    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, sink=sink))
+    kill_again_and_again(tmp_path)
+    assert Counter(read()) == undisturbed()
+
+
+def test_files(tmp_path: Path) -> None:
+    def read() -> list[tuple[object, ...]]:
+        return list(zip(*tg.read(tmp_path / "out").to_pydict().values(), strict=True))
+
+    check(tmp_path, 'tg.sinks.Files("out")', read)
+
+
+@pytest.mark.postgres
+def test_postgres(tmp_path: Path) -> None:
+    import psycopg
+
+    with servers.postgres() as dsn:
+
+        def read() -> list[tuple[object, ...]]:
+            with psycopg.connect(dsn) as connection:
+                return connection.execute("select id, timestamp, value from hot").fetchall()
+
+        check(tmp_path, f"tg.sinks.Postgres({dsn!r}, 'hot')", read)
+
+
+def test_a_signal_ends_the_run_after_its_batch(tmp_path: Path) -> None:
+    """SIGTERM: exit 0, everything that was begun is committed, and the next run goes on from there."""
+    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, sink='tg.sinks.Files("out")'))
+    driver = Driver(tmp_path, rows_per_batch=2_000)
+    next(driver.batches())
+    os.kill(driver._process.pid, signal.SIGTERM)
+    stopped = driver.finish()
+    rest = Driver(tmp_path, rows_per_batch=100_000).finish()
+    assert rest[0] == max(stopped, default=0) + 1
+    assert tg.read(tmp_path / "out").num_rows == sum(undisturbed().values())

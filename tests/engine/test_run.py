@@ -1,0 +1,250 @@
+"""Pipelines on Spark: what comes out, what is told, what survives."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import tidegate as tg
+from tests.engine.conftest import Run
+from tidegate.errors import BatchError, CheckpointError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.spark
+
+ROWS = 5_000
+
+
+def sensors(rows: int = ROWS, seed: int = 0) -> tg.sources.Sensors:
+    return tg.sources.Sensors(sensors=100, rate=None, rows=rows, seed=seed, start="2024-01-01T00:00:00")
+
+
+def expected(rows: int = ROWS, seed: int = 0) -> pa.Table:
+    source = sensors(rows, seed)
+    assert source.first_micros is not None
+    return pa.Table.from_batches([source.batch(0, rows, start=source.first_micros)])
+
+
+def same(left: pa.Table, right: pa.Table) -> bool:
+    names = right.column_names
+    order = [(name, "ascending") for name in names]
+    return bool(left.select(names).sort_by(order).equals(right.sort_by(order)))
+
+
+def test_every_row_comes_out_once_in_batches_of_at_most_the_limit(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("all")
+    p.source(sensors()).sink(tg.sinks.Files(tmp_path / "out"))
+    summary, told = run(p, admission__max_rows=1500)
+    assert same(tg.read(tmp_path / "out"), expected())
+    assert (summary.rows_in, summary.rows_out, summary.stopped_by) == (ROWS, ROWS, "done")
+    assert max(batch.rows_in for batch in told) <= 1500
+    assert told[0].rows_in == 1000
+
+
+def test_progress_tells_the_batch(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("told")
+    p.source(sensors()).filter("value > 20").sink(tg.sinks.Files(tmp_path / "out"))
+    _, told = run(p)
+    assert [batch.batch_id for batch in told] == list(range(len(told)))
+    assert sum(batch.rows_out for batch in told) == tg.read(tmp_path / "out").num_rows
+    first, last = told[0], told[-1]
+    assert first.cut["source-1"]["end"]["offset"] == 1000
+    assert last.cut["source-1"]["start"] == told[-2].cut["source-1"]["end"]
+    assert last.lag == 0
+    assert told[0].lag == ROWS - 1000
+    assert {"offsets", "planning", "wal", "write", "ledger", "publish", "commit"} == set(first.phases)
+    assert first.latency_p50 is not None
+    assert first.latency_p99 is not None
+    assert first.latency_p99 >= first.latency_p50
+    json.dumps(last.as_json())
+
+
+def test_the_watermark_follows_what_earlier_batches_saw(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("late")
+    p.source(sensors()).sink(tg.sinks.Discard())
+    _, told = run(p)
+    assert told[0].watermark is None
+    times = expected()["timestamp"]
+    for batch in told[1:]:
+        newest = times[batch.cut["source-1"]["start"]["offset"] - 1].as_py()
+        assert batch.watermark is not None
+        assert (newest - batch.watermark).total_seconds() == pytest.approx(2.0)
+
+
+def test_stateless_steps(run: Run, tmp_path: Path) -> None:
+    def double(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pydict(
+            {"twice": pc.multiply(batch["value"], 2), "id": batch["id"].cast(pa.int32()), "junk": batch["id"]}
+        )
+
+    p = tg.Pipeline("steps")
+    rows = p.source(sensors())
+    kept = rows.filter(lambda df: df.value > 20).with_column("kelvin", "value + 273.15").drop("timestamp")
+    doubled = kept.select("id", value="kelvin - 273.15").map_arrow(double, "id bigint, twice double")
+    doubled.flat_map("copy", "array(1, 2)").sink(tg.sinks.Files(tmp_path / "out"))
+    run(p)
+    out = tg.read(tmp_path / "out")
+    source = expected()
+    wanted = source.filter(pc.greater(source["value"], 20))
+    assert out.schema.names == ["id", "twice", "copy"]
+    assert out.schema.field("id").type == pa.int64()
+    assert out.num_rows == 2 * wanted.num_rows
+    assert pc.sum(out["twice"]).as_py() == pytest.approx(4 * pc.sum(wanted["value"]).as_py())
+
+
+def test_branches_part_the_rows(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("branches")
+    hot, warm, rest = (
+        p.source(sensors())
+        .with_column("value", "if(id = 7, null, value)")
+        .branch("value > 25", lambda df: df.value > 15)
+    )
+    for name, stream in {"hot": hot, "warm": warm, "rest": rest}.items():
+        stream.sink(tg.sinks.Files(tmp_path / name))
+    summary, _ = run(p)
+    parts = {name: tg.read(tmp_path / name) for name in ("hot", "warm", "rest")}
+    assert summary.rows_in == ROWS
+    assert sum(part.num_rows for part in parts.values()) == ROWS
+    assert pc.min(parts["hot"]["value"]).as_py() > 25
+    assert pc.max(parts["warm"]["value"]).as_py() <= 25
+    assert parts["rest"]["value"].null_count == 50
+
+
+def test_a_union_of_sources(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("union")
+    one, other = p.source(sensors(seed=1)), p.source(sensors(rows=2_000, seed=2))
+    one.union(other.filter("value > 20")).sink(tg.sinks.Files(tmp_path / "out"))
+    summary, told = run(p)
+    second = expected(2_000, seed=2)
+    wanted = pa.concat_tables([expected(seed=1), second.filter(pc.greater(second["value"], 20))])
+    assert same(tg.read(tmp_path / "out"), wanted)
+    assert summary.rows_in == ROWS + 2_000
+    assert set(told[0].cut) == {"source-1", "source-2"}
+
+
+def test_a_restart_goes_on_where_the_run_ended(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+
+    def pipeline() -> tg.Pipeline:
+        p = tg.Pipeline("again")
+        p.source(tg.sources.Files(source, format="json", schema="id bigint")).sink(
+            tg.sinks.Files(tmp_path / "out")
+        )
+        return p
+
+    for number in range(3):
+        (source / f"{number}.json").write_text(f'{{"id": {number}}}\n')
+        summary, _ = run(pipeline())
+        assert summary.rows_in == 1
+        assert sorted(tg.read(tmp_path / "out")["id"].to_pylist()) == list(range(number + 1))
+
+
+def test_unreadable_rows_are_kept_with_the_reason_and_counted(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    lines = ['{"id": 1}', "not json", '{"id": "x"}', '{"id": 2}']
+    (source / "a.json").write_text("\n".join(lines) + "\n")
+    p = tg.Pipeline("letters")
+    p.source(tg.sources.Files(source, format="json", schema="id bigint")).sink(
+        tg.sinks.Files(tmp_path / "out")
+    )
+    summary, _ = run(p)
+    assert sorted(tg.read(tmp_path / "out")["id"].to_pylist()) == [1, 2]
+    assert summary.dead_letters == 2
+    dead = tg.read(tmp_path / "checkpoint" / "dead-letters" / "source-1")
+    assert Counter(dead["raw"].to_pylist()) == Counter(lines[1:3])
+    assert all(dead["reason"].to_pylist())
+
+
+def test_two_fallible_sources_and_two_sinks(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("both")
+    streams = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "1.csv").write_text(f"1,{name}\n2,{name}\nbroken,{name}\n")
+        source = tg.sources.Files(tmp_path / name, format="csv", schema="id bigint, name string")
+        streams.append(p.source(source))
+    both = streams[0].union(streams[1])
+    both.sink(tg.sinks.Files(tmp_path / "all"))
+    both.filter("id = 1").sink(tg.sinks.Files(tmp_path / "ones"))
+    summary, _ = run(p)
+    assert sorted(zip(*tg.read(tmp_path / "all").to_pydict().values(), strict=True)) == [
+        (1, "a"), (1, "b"), (2, "a"), (2, "b"),
+    ]  # fmt: skip
+    assert tg.read(tmp_path / "ones").num_rows == 2
+    assert (summary.rows_in, summary.dead_letters) == (6, 2)
+
+
+def test_a_failing_sink_is_tried_again(run: Run) -> None:
+    calls: list[int] = []
+
+    def flaky(rows: DataFrame, batch_id: int) -> None:
+        calls.append(batch_id)
+        rows.collect()
+        if len(calls) < 3:
+            raise OSError("the disk is full")
+
+    p = tg.Pipeline("flaky")
+    p.source(sensors(500)).sink(tg.sinks.ForEachBatch(flaky))
+    summary, told = run(p)
+    assert calls == [0, 0, 0]
+    assert told[0].tries == 3
+    assert summary.rows_out == 500
+
+
+def test_after_the_last_try_the_pipeline_stops_and_can_go_on(run: Run, tmp_path: Path) -> None:
+    broken = True
+    seen: list[int] = []
+
+    def sink(rows: DataFrame, batch_id: int) -> None:
+        if broken and batch_id == 2:
+            raise OSError("the disk is full")
+        seen.extend(row.value for row in rows.collect())
+
+    def pipeline() -> tg.Pipeline:
+        p = tg.Pipeline("stops")
+        p.source(sensors(4_000)).sink(tg.sinks.ForEachBatch(sink))
+        return p
+
+    with pytest.raises(BatchError, match="the disk is full") as caught:
+        run(pipeline(), engine__tries=2, admission__max_rows=1000)
+    assert (caught.value.batch_id, caught.value.tries) == (2, 2)
+    broken = False
+    run(pipeline(), admission__max_rows=1000)
+    assert sorted(seen) == sorted(expected(4_000)["value"].to_pylist())
+
+
+def test_a_failing_function_is_told_with_its_step_and_line(run: Run) -> None:
+    def divide(batch: pa.RecordBatch) -> pa.RecordBatch:
+        raise ZeroDivisionError("by nothing")
+
+    p = tg.Pipeline("divide")
+    p.source(sensors(10)).map_arrow(divide, "id bigint").sink(tg.sinks.Discard())
+    with pytest.raises(BatchError, match=r"map_arrow-1 \(declared at .*test_run.py:\d+\): ZeroDivisionError"):
+        run(p, engine__tries=1)
+
+
+def test_a_checkpoint_of_another_pipeline_is_refused(run: Run) -> None:
+    p = tg.Pipeline("mine")
+    p.source(sensors(10)).sink(tg.sinks.Discard())
+    run(p)
+    other = tg.Pipeline("yours")
+    other.source(sensors(10)).sink(tg.sinks.Discard())
+    with pytest.raises(CheckpointError, match=r"'mine'.*'yours'"):
+        run(other)
+
+
+def test_keyed_steps_do_not_run_yet(run: Run) -> None:
+    p = tg.Pipeline("keyed")
+    p.source(sensors(10)).key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    with pytest.raises(tg.PipelineError, match="key_by-1"):
+        run(p)
