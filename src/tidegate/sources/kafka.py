@@ -22,7 +22,7 @@ CONNECTOR = "tidegate:spark-kafka:4.2.0"
 _ROW = "_tidegate_row"
 _RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 # Set by this class; another value would break what it promises.
-_OWN = ("kafka.bootstrap.servers", "subscribe", "startingOffsets", "failOnDataLoss", "minPartitions")
+_OWN = ("kafka.bootstrap.servers", "subscribe", "startingOffsets", "failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ class Kafka(Source):
     def describe(self) -> str:
         return f"Kafka {self.topic} ({'raw' if self.schema is None else 'json'})"
 
-    def load(self, spark: SparkSession, *, parallelism: int) -> DataFrame:
-        messages = (
+    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        stream = (
             spark.readStream.format("kafka")
             .options(**self.options)
             .option("kafka.bootstrap.servers", self.bootstrap)
@@ -90,8 +90,10 @@ class Kafka(Source):
             .option("failOnDataLoss", "true")
             # A topic of fewer partitions is read in more pieces; one of more partitions is left as it is.
             .option("minPartitions", str(parallelism))
-            .load()
         )
+        if first_rows is not None:
+            stream = stream.option("maxOffsetsPerTrigger", str(first_rows))
+        messages = stream.load()
         return messages.select(*_RAW_COLUMNS) if self.schema is None else self._parsed(messages)
 
     def lag(self, position: Position) -> int | None:
@@ -123,6 +125,8 @@ class Kafka(Source):
             struct = StructType.fromDDL(self.schema or "")
         except PySparkException as error:
             raise _error(f"{self.schema!r} is not a schema: {error.getCondition()}") from error
+        if not isinstance(struct, StructType) or not struct.names:
+            raise _error(f"{self.schema!r} is not a schema; write it like 'id bigint, name string'")
         if self.event_time is not None and self.event_time not in struct.names:
             raise _error(
                 f"event_time {self.event_time!r} is not one of the columns {', '.join(struct.names)}"
