@@ -264,7 +264,7 @@ def test_counts_keep_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0 ms"), (0.9994, "999 ms"), (0.9996, "1 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")],
+    [(0, "0 s"), (0.9994, "999 ms"), (0.9996, "1 s"), (59.96, "1 min 00 s"), (3599.6, "1 h 00 min")],
 )
 def test_times_take_the_unit_that_suits(value: float, text: str) -> None:
     assert span(value) == text

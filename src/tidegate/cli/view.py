@@ -21,6 +21,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.chatter import Chatter
 from tidegate.engine.progress import BatchProgress
 from tidegate.engine.summary import Summary
 from tidegate.pipeline.duration import seconds
@@ -71,7 +72,7 @@ def span(value: float | None) -> str:
     if value is None:
         return "-"
     if value < 0.0095:
-        return f"{value * 1000:.1f} ms" if value else "0 ms"
+        return f"{value * 1000:.1f} ms" if value else "0 s"
     if value < 0.9995:
         return f"{value * 1000:.0f} ms"
     if value < 59.95:
@@ -272,12 +273,15 @@ class LiveView:
         self._rows_in = 0
         self._dead_letters = 0
         self._sinks: Counter[str] = Counter()
-        self._waiting = Spinner("dots", "starting Spark; the first batch takes a few seconds")
+        self._waiting = Spinner("dots")
         self._live = Live(
             console=self._console, get_renderable=self.render, refresh_per_second=4, vertical_overflow="crop"
         )
+        self._chatter = Chatter(self._above)
 
     def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._chatter.__enter__()
         self._live.__enter__()
         return self
 
@@ -288,6 +292,7 @@ class LiveView:
         traceback: TracebackType | None,
     ) -> None:
         self._live.__exit__(kind, error, traceback)
+        self._chatter.__exit__(kind, error, traceback)
 
     def __call__(self, progress: BatchProgress) -> None:
         self._rows_in += progress.rows_in
@@ -304,6 +309,8 @@ class LiveView:
         # Drawn by another thread than the one that adds batches.
         history = list(self._history)
         if not history:
+            waited = span(round(self._clock() - self._started_at))
+            self._waiting.update(text=f"starting Spark, waiting for the first batch: {waited}")
             return self._waiting
         last = history[-1]
         return Panel(
@@ -316,6 +323,9 @@ class LiveView:
             padding=(0, 1),
             width=min(self._console.width, self._graph_width() + _OTHER_COLUMNS),
         )
+
+    def _above(self, line: str) -> None:
+        self._console.print(Text(line, style="dim"), soft_wrap=True)
 
     def _graph_width(self) -> int:
         return max(8, min(_REMEMBERED, self._console.width - _OTHER_COLUMNS))

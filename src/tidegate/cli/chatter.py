@@ -1,0 +1,65 @@
+"""What other processes write to our terminal, kept from tearing the live view apart.
+
+The JVM and the Python workers inherit file descriptor 2. While the live view is up, that is a pipe:
+each line is told above the view, except those that Spark writes at every start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+_STDERR = 2
+_EVERY_START = re.compile(
+    r"""WARNING:\ Using\ incubator\ modules
+    | Using\ Spark's\ default\ log4j\ profile
+    | Setting\ default\ log\ level\ to
+    | To\ adjust\ logging\ level\ use
+    | [\d/]+\ [\d:]+\ WARN\ (Utils:\ (Your\ hostname|Set\ SPARK_LOCAL_IP)|NativeCodeLoader:)
+    """,
+    re.VERBOSE,
+)
+
+
+class Chatter:
+    """Tells `tell` each line that arrives on file descriptor 2, when that is a terminal.
+
+    Children that were started meanwhile keep the pipe; after the end, their lines go to the terminal.
+    """
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._terminal: int | None = None
+
+    def __enter__(self) -> Self:
+        if os.isatty(_STDERR):
+            self._terminal = os.dup(_STDERR)
+            arriving, leaving = os.pipe()
+            os.dup2(leaving, _STDERR)
+            os.close(leaving)
+            threading.Thread(target=self._listen, args=(arriving,), name="chatter", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._terminal is not None:
+            self._tell = self._pass_on
+            os.dup2(self._terminal, _STDERR)
+
+    def _listen(self, arriving: int) -> None:
+        with os.fdopen(arriving, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                if not _EVERY_START.match(line):
+                    self._tell(line.rstrip("\n"))
+
+    def _pass_on(self, line: str) -> None:
+        assert self._terminal is not None
+        os.write(self._terminal, f"{line}\n".encode())
