@@ -1,0 +1,196 @@
+"""`tidegate generate`: input data of any size, the same for the same seed."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tidegate.sources._folder import Progress, Volume, Written
+
+app = typer.Typer(
+    name="generate",
+    help="Write input data of any size.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
+_SECONDS_BETWEEN_LINES = 2.0
+_DEFAULT_ROWS = 100_000
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; it is created when missing.")]
+Rows = Annotated[int | None, typer.Option(help=f"How many rows. {_DEFAULT_ROWS:,} unless --size is given.")]
+Size = Annotated[str | None, typer.Option(help="How many bytes instead of rows, like '200 MB'.")]
+Files = Annotated[int, typer.Option(min=1, help="Into how many files.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same rows.")]
+Malformed = Annotated[float, typer.Option(min=0, max=1, help="Share of lines that are broken, 0 to 1.")]
+
+
+class Format(StrEnum):
+    """How sensor rows are written."""
+
+    json = "json"
+    csv = "csv"
+    parquet = "parquet"
+
+
+@app.command()
+def wikipedia(
+    out: Out,
+    rows: Rows = None,
+    size: Size = None,
+    files: Files = 10,
+    seed: Seed = 0,
+    malformed: Malformed = 0.0,
+) -> None:
+    """Changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
+    from tidegate.sources.wikipedia import write_wikipedia
+
+    volume = _volume(rows, size, files)
+    with _shown(volume) as progress:
+        written = write_wikipedia(out, volume, seed=seed, malformed=malformed, progress=progress)
+    _tell(written, out)
+
+
+@app.command()
+def server_names(
+    out: Out,
+    rows: Rows = None,
+    size: Size = None,
+    files: Files = 10,
+    seed: Seed = 0,
+    malformed: Malformed = 0.0,
+) -> None:
+    """Ids and server names, as JSON lines, for the source `ServerNames`."""
+    from tidegate.sources.wikipedia import write_server_names
+
+    volume = _volume(rows, size, files)
+    with _shown(volume) as progress:
+        written = write_server_names(out, volume, seed=seed, malformed=malformed, progress=progress)
+    _tell(written, out)
+
+
+@app.command()
+def sensors(
+    out: Out,
+    rows: Rows = None,
+    size: Size = None,
+    files: Files = 10,
+    seed: Seed = 0,
+    malformed: Malformed = 0.0,
+    sensors: Annotated[int, typer.Option(min=1, help="How many sensors send.")] = 100_000,
+    rate: Annotated[
+        float | None, typer.Option(help="Rows per second of event time; all sensors together.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(help="Event time of the start, like 2025-01-31T12:00:00.")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.json,
+) -> None:
+    """What the source `Sensors` sends, for the source `Files`."""
+    from tidegate.sources._recording import write_sensors
+    from tidegate.sources.sensors import Sensors
+
+    source = Sensors(sensors=sensors, rate=rate, seed=seed, start=start)
+    volume = _volume(rows, size, files)
+    with _shown(volume) as progress:
+        written = write_sensors(
+            source, out, volume, format=format.value, malformed=malformed, progress=progress
+        )
+    _tell(written, out)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: powers of 1000, or of 1024 with an i.
+
+    >>> parse_size("200 MB"), parse_size("1.5k"), parse_size("2 GiB")
+    (200000000, 1500, 2147483648)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
+    if match is None or match[2].lower() not in _UNITS:
+        raise ConfigError(f"{text!r} is not a size; write it like '200 MB' or '1.5 GiB'")
+    return round(float(match[1]) * _UNITS[match[2].lower()])
+
+
+def _volume(rows: int | None, size: str | None, files: int) -> Volume:
+    from tidegate.sources._folder import Volume
+
+    if rows is None and size is None:
+        rows = _DEFAULT_ROWS
+    if rows is not None and size is not None:
+        raise ConfigError("--rows and --size exclude each other; give one of them")
+    return Volume(rows=rows, size=None if size is None else parse_size(size), files=files)
+
+
+@contextmanager
+def _shown(volume: Volume) -> Iterator[Progress]:
+    """A progress bar on a terminal, a line every two seconds elsewhere."""
+    total = volume.rows or volume.size or 1
+    if not sys.stderr.isatty():
+        yield _Lines(total, by_rows=volume.rows is not None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    done = [0, 0]
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+
+        def advance(rows: int, size: int) -> None:
+            done[0] += rows
+            done[1] += size
+            bar.update(task, completed=done[0 if volume.rows is not None else 1], description=_amount(*done))
+
+        yield advance
+
+
+class _Lines:
+    """Progress as plain lines on standard error, not more often than every two seconds."""
+
+    def __init__(self, total: int, *, by_rows: bool) -> None:
+        self._total = total
+        self._by_rows = by_rows
+        self._rows = self._size = 0
+        self._told = time.monotonic()
+
+    def __call__(self, rows: int, size: int) -> None:
+        self._rows += rows
+        self._size += size
+        if time.monotonic() - self._told < _SECONDS_BETWEEN_LINES:
+            return
+        self._told = time.monotonic()
+        share = min(1.0, (self._rows if self._by_rows else self._size) / self._total)
+        typer.echo(f"{share:4.0%}  {_amount(self._rows, self._size)}", err=True)
+
+
+def _tell(written: Written, out: Path) -> None:
+    files = f"{written.files:,} file{'s' if written.files > 1 else ''}"
+    typer.echo(f"{_amount(written.rows, written.size)} in {files} in {out}")
+
+
+def _amount(rows: int, size: int) -> str:
+    return f"{rows:,} rows, {size / 1e6:,.1f} MB"

@@ -1,0 +1,133 @@
+"""Two workloads of JSON lines: changes on Wikipedia, and names of servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from tidegate.pipeline.duration import seconds as duration
+from tidegate.sources._changes import changes
+from tidegate.sources._folder import LinePart, Progress, Volume, Written, spoiled, write_parts
+from tidegate.sources._words import words
+from tidegate.sources.files import Files
+from tidegate.sources.keys import Uniform
+from tidegate.sources.source import Limit, Position, Source, Taken
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_CHANGES = (
+    "id bigint, type string, namespace int, title string, comment string, timestamp timestamp, user string, "
+    "bot boolean, minor boolean, length struct<old: bigint, new: bigint>, server_name string, wiki string"
+)
+_SERVERS, _SERVER_IDS = 100_000, 100
+
+
+class _JsonLines(Source):
+    """A folder of JSON lines with a fixed schema."""
+
+    fallible: ClassVar[bool] = True
+    _schema: ClassVar[str]
+    path: str | Path
+
+    @property
+    def _files(self) -> Files:
+        return Files(self.path, "json", self._schema, self.event_time, self.grace)
+
+    @property
+    def location(self) -> str:
+        return self._files.location
+
+    def describe(self) -> str:
+        return f"{type(self).__name__} {self.path}"
+
+    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        return self._files.load(spark, parallelism=parallelism, first_rows=first_rows)
+
+    def limit(self, rows: int, taken: Taken | None) -> Limit:
+        return self._files.limit(rows, taken)
+
+    def lag(self, position: Position) -> int | None:
+        return self._files.lag(position)
+
+
+@dataclass(frozen=True, slots=True)
+class Wikipedia(_JsonLines):
+    """Changes in the form of Wikimedia's stream of recent changes, as JSON lines in the folder `path`.
+
+    `timestamp` is a timestamp here (the stream has seconds since 1970) and is the event time; fields of
+    the stream that are not in the schema are left out. `tidegate generate wikipedia` writes such files.
+    """
+
+    path: str | Path
+    grace: str = "10 seconds"
+    event_time: str | None = "timestamp"
+
+    _schema: ClassVar[str] = _CHANGES
+
+    def __post_init__(self) -> None:
+        duration(self.grace)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerNames(_JsonLines):
+    """Lines `{"id": 1..100, "server_name": "server-<1..100000>"}` in the folder `path`.
+
+    They carry no event time. `tidegate generate server-names` writes such files.
+    """
+
+    path: str | Path
+    grace: str = "0 seconds"
+    event_time: str | None = None
+
+    _schema: ClassVar[str] = "id bigint, server_name string"
+
+    def __post_init__(self) -> None:
+        duration(self.grace)
+
+
+def write_wikipedia(
+    out: str | Path,
+    volume: Volume,
+    *,
+    seed: int = 0,
+    malformed: float = 0.0,
+    progress: Progress | None = None,
+) -> Written:
+    """Write invented changes, 50 per second from 1 June 2024 on, that look like those of Wikipedia.
+
+    Wikis, titles and users follow Zipf's law. `malformed` is the share of lines that are broken. The same
+    arguments give the same bytes.
+    """
+    lines = spoiled(partial(changes, seed), malformed, seed)
+    return write_parts(out, ".json", volume, partial(LinePart, lines=lines), progress)
+
+
+def write_server_names(
+    out: str | Path,
+    volume: Volume,
+    *,
+    seed: int = 0,
+    malformed: float = 0.0,
+    progress: Progress | None = None,
+) -> Written:
+    """Write lines of ids and server names, both uniform. `malformed` is the share of broken lines."""
+    lines = spoiled(partial(_server_lines, seed), malformed, seed)
+    return write_parts(out, ".json", volume, partial(LinePart, lines=lines), progress)
+
+
+def _server_lines(seed: int, first: int, last: int) -> pa.StringArray:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    offsets = np.arange(first, last)
+    ids = Uniform().ids(words(seed, 1, offsets), _SERVER_IDS) + 1
+    servers = Uniform().ids(words(seed, 2, offsets), _SERVERS) + 1
+    texts = (pa.array(numbers).cast(pa.string()) for numbers in (ids, servers))
+    return pc.binary_join_element_wise(
+        '{"id": ', next(texts), ', "server_name": "server-', next(texts), '"}\n', ""
+    )
