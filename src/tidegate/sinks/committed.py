@@ -90,8 +90,18 @@ def _arrow_schema(spark_schema: dict[str, Any]) -> pa.Schema:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    schema: pa.Schema = to_arrow_schema(StructType.fromJson(spark_schema), timezone="UTC")
+    schema: pa.Schema = to_arrow_schema(StructType.fromJson(_nullable(spark_schema)), timezone="UTC")
     return schema
+
+
+def _nullable(schema: Any) -> Any:
+    """Spark's JSON of a schema with nulls allowed everywhere, as in all that is read from files."""
+    if isinstance(schema, list):
+        return [_nullable(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    allowed = ("nullable", "containsNull", "valueContainsNull")
+    return {key: True if key in allowed else _nullable(part) for key, part in schema.items()}
 
 
 def _load_parquet(path: Path, schema: pa.Schema) -> pa.Table:

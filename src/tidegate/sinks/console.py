@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 if TYPE_CHECKING:
@@ -38,18 +39,17 @@ class _Writer(SinkWriter):
         self._shown = shown
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
-        from pyspark.sql import Observation
         from pyspark.sql import functions as f
 
-        columns, total = rows.columns, Observation()
-        rows = rows.observe(total, f.count(f.lit(1)).alias("rows"))
+        columns = rows.columns
+        rows, count = counted(rows)
         cells = rows.select(*(_cell(rows, index).alias(f"c{index}") for index in range(len(columns))))
         # Not `limit`: it would stop early, and the steps before the sink must see the whole batch.
         first = cells.mapInArrow(partial(_first, self._shown), cells.schema).select(
             f.monotonically_increasing_id().alias("place"), "*"
         )
         lines = sorted(first.collect())[: self._shown]
-        return {"rows": total.get["rows"], "columns": columns, "cells": [list(line[1:]) for line in lines]}
+        return {"rows": count(), "columns": columns, "cells": [list(line[1:]) for line in lines]}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         print(f"batch {batch_id}: {receipt['rows']:,} rows", file=sys.stdout)  # noqa: T201

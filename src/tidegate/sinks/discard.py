@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 if TYPE_CHECKING:
@@ -24,8 +25,9 @@ class Discard(Sink):
 
 class _Writer(SinkWriter):
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        rows, count = counted(rows)
         rows.write.format("noop").mode("overwrite").save()
-        return {}
+        return {"rows": count()}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         pass

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.counting import counted
+from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.sources.kafka import CONNECTOR
 

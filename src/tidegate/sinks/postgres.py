@@ -172,9 +172,9 @@ class _Writer(SinkWriter):
             if latest > committed:
                 # Its next batches would be taken for repeats of those and vanish.
                 raise SinkError(
-                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the checkpoint "
-                    f"has committed only up to {committed}: use the checkpoint that wrote them, or another "
-                    f"table, or remove the rows and their entries in {_BATCHES}"
+                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the "
+                    f"checkpoint has committed only up to {committed}: use the checkpoint that wrote them, "
+                    f"or another table, or remove the rows and their entries in {_BATCHES}"
                 )
             tables = connection.execute(
                 "select tablename from pg_tables where schemaname = coalesce(%s, current_schema()) "
