@@ -72,7 +72,7 @@ def _vocabulary(name: str) -> pa.StringArray:
     """All that a field can be, commonest first, as JSON from the comma before its name on."""
     import pyarrow as pa
 
-    fields = {
+    fields: dict[str, list[dict[str, object]]] = {
         "type": [{"type": kind} for kind in ("edit", "categorize", "log", "new")],
         "namespace": [{"namespace": number} for number in (0, 14, 6, 1, 3, 2, 4, 10, 5)],
         "title": [{"title": title} for title in _titles()],

@@ -52,12 +52,13 @@ def _json(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, 
     target = StructType().add("rows", ArrayType(row)).add(REASON, "string")
     wrapped = F.concat(F.lit('{"rows":['), RAW, F.lit(f',{{"{_END}":1}}]}}'))
     rows = F.col(_PARSED)["rows"]
-    is_one = (F.size(rows) == 2) & rows[0].isNotNull() & (rows[1][_END] == 1)
-    is_good = F.col(_PARSED)[REASON].isNull() & F.coalesce(is_one, F.lit(False))
+    is_parsed = F.col(_PARSED)[REASON].isNull()
+    is_alone = F.coalesce((F.size(rows) == 2) & (rows[1][_END] == 1), F.lit(False))
     # Only bad texts pay for finding out what is wrong with them.
     elements = F.json_array_length(F.concat(F.lit("["), RAW, F.lit("]")))
     problem = (
-        F.when(is_good, None)
+        F.when(is_parsed & is_alone & rows[0].isNotNull(), None)
+        .when(is_parsed & ~is_alone, "not JSON, or more than one object")
         .when(elements.isNull() | (elements != 1), "not JSON, or more than one object")
         .when(~F.ltrim(RAW).startswith("{"), "not a JSON object")
         .otherwise("a value does not fit the type of its column")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -81,17 +81,15 @@ class ParquetReader:
         )
 
 
-def count_rows(files: Iterable[Path]) -> int:
-    """Rows of these files by their footers; 0 for a file without one."""
+def count_rows(files: Iterable[Path]) -> int | None:
+    """Rows of these files by their footers; None when not one of them has a footer."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = 0
+    rows = None
     for file in files:
-        try:
-            rows += pq.read_metadata(file).num_rows
-        except (pa.ArrowException, OSError):
-            continue
+        with suppress(pa.ArrowException, OSError):
+            rows = (rows or 0) + pq.read_metadata(file).num_rows
     return rows
 
 

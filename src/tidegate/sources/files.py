@@ -114,7 +114,7 @@ class Files(Source):
             from tidegate.sources._parquet import count_rows
 
             # Spark may have counted files instead of rows, as that is all that its source saw.
-            count = count_rows(files)
+            count = count_rows(files) or 0
         if not size or count <= 0:
             return Limit("files", 2 * len(taken.files))
         return Limit("bytes", max(1, rows * size // count))
@@ -149,15 +149,19 @@ def _written_schema(spark: SparkSession, folder: str) -> StructType:
     """The schema of the first file in the folder that can be read."""
     from pyspark.errors import PySparkException
 
-    files = sorted(Path(folder).rglob("*")) if not is_remote(folder) else [folder]
-    for file in files:
-        if isinstance(file, Path) and (not file.is_file() or file.name.startswith((".", "_"))):
-            continue
+    from tidegate.sources._parquet import count_rows
+
+    missing = f"{folder} has no parquet file to take the schema from; give a schema"
+    if is_remote(folder):
         try:
+            return spark.read.parquet(folder).schema
+        except PySparkException as error:
+            raise _error(missing) from error
+    for file in sorted(Path(folder).rglob("[!._]*")):
+        # Spark would log pages of failed tasks for a damaged file.
+        if file.is_file() and count_rows([file]) is not None:
             return spark.read.parquet(str(file)).schema
-        except PySparkException:
-            continue
-    raise _error(f"{folder} has no parquet file to take the schema from; give a schema")
+    raise _error(missing)
 
 
 def _error(problem: str) -> PipelineError:

@@ -85,8 +85,9 @@ class HotSet(Keys):
         drawn = fractions(words)
         is_hot = drawn < share
         # The place of the draw within its half is again uniform: no second word is needed.
-        within = np.where(is_hot, drawn / (share or 1.0), (drawn - share) / ((1.0 - share) or 1.0))
-        ids = np.where(is_hot, within * hot, hot + within * (n - hot)).astype(np.int64)
+        as_hot = np.minimum(drawn, share) / (share or 1.0) * hot
+        as_cold = hot + np.maximum(drawn - share, 0.0) / ((1.0 - share) or 1.0) * (n - hot)
+        ids = np.where(is_hot, as_hot, as_cold).astype(np.int64)
         return np.asarray(np.minimum(ids, np.where(is_hot, hot, n) - 1), dtype=np.int64)
 
 
@@ -101,22 +102,18 @@ def _zipf_weights(exponent: float, n: int) -> tuple[NDArray[np.float64], float]:
 
 
 def _area(low: float, high: float, exponent: float) -> float:
-    """The integral of `x ** -exponent`."""
-    if exponent == 1:
-        return math.log(high / low)
+    """The integral of `x ** -exponent`, also where the exponent is close to 1."""
     power = 1 - exponent
-    return float((high**power - low**power) / power)
+    log = math.log(high / low)
+    return float(low**power * math.expm1(power * log) / power) if power else log
 
 
 def _tail_ids(mass: NDArray[np.float64], exponent: float, n: int) -> NDArray[np.int64]:
     """Keys beyond the head, by the inverse of `_area`."""
     import numpy as np
 
-    low = _HEAD + 0.5
-    if exponent == 1:
-        rank = low * np.exp(mass)
-    else:
-        power = 1 - exponent
-        rank = (low**power + power * mass) ** (1 / power)
+    low, power = _HEAD + 0.5, 1 - exponent
+    log = np.log1p(power * mass / low**power) / power if power else mass
     # Rank k covers [k - 1/2, k + 1/2) and key k - 1 has rank k.
-    return np.clip(np.floor(rank + 0.5).astype(np.int64) - 1, _HEAD, n - 1)
+    ranks = np.floor(low * np.exp(log) + 0.5)
+    return np.clip(ranks, _HEAD + 1, n).astype(np.int64) - 1
