@@ -247,7 +247,7 @@ def _(step: steps.MapArrow, inputs: list[DataFrame]) -> DataFrame:
     assert isinstance(spark_schema, StructType)
     place = f"{step.name} (declared at {step.where})"
     return inputs[0].mapInArrow(
-        _conforming(step.function, to_arrow_schema(spark_schema), place), spark_schema
+        _conforming(step.function, to_arrow_schema(spark_schema, timezone="UTC"), place), spark_schema
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -40,6 +41,8 @@ def load(target: str) -> Pipeline:
         ) from error
     finally:
         declared.reset(token)
+        # Workers cannot import it: with the name gone, its functions are sent to them whole.
+        del sys.modules[module.__name__]
     return _choose(file, name, pipelines, asked, module)
 
 
@@ -55,10 +58,11 @@ def _module(path: Path) -> ModuleType:
         raise PipelineError(f"{str(path)!r} is no Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    # As with `python FILE`: modules beside the file can be imported.
+    # As with `python FILE`: modules beside the file can be imported, here and in local workers.
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     return module
 
 

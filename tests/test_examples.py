@@ -1,0 +1,92 @@
+"""The examples run, and what they leave behind is what their first lines say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+import pytest
+from typer.testing import CliRunner
+
+import tidegate as tg
+from tidegate import config
+from tidegate.engine.summary import Summary
+from tidegate.pipeline.loading import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(name: str, *, until_done: bool = False) -> Summary:
+    """Run an example until it is done, or else until it has committed three batches with rows."""
+    pipeline = load(str(EXAMPLES / f"{name}.py"))
+    settings = config.load(code=pipeline.config, environ={}, overrides={"engine.interval": "200 ms"})
+    batches = 0
+
+    def count(progress: tg.BatchProgress) -> None:
+        nonlocal batches
+        batches += 1
+        if batches == 3 and not until_done:
+            raise_stop()
+
+    def raise_stop() -> None:
+        import signal
+
+        signal.raise_signal(signal.SIGINT)
+
+    return pipeline.run(config=settings, listeners=[count], until_done=until_done)
+
+
+def test_map_job(spark: SparkSession, here: Path) -> None:
+    summary = run("map_job")
+    out = tg.read(here / "out/map-job")
+    assert summary.stopped_by == "signal"
+    assert out.num_rows == summary.rows_out == summary.rows_in > 0
+    by_id = dict(zip(out["id"].to_pylist(), out["fibonacci"].to_pylist(), strict=True))
+    small = {key % 60: value for key, value in by_id.items()}
+    for index in range(2, 60):
+        if {index, index - 1, index - 2} <= small.keys():
+            assert small[index] == small[index - 1] + small[index - 2]
+    assert 0 in small
+
+
+def test_temperature(spark: SparkSession, here: Path) -> None:
+    summary = run("temperature")
+    hot = tg.read(here / "out/hot")
+    assert 0 < hot.num_rows == summary.rows_out < summary.rows_in
+    assert pc.min(hot["value"]).as_py() > 30
+    assert pc.min(hot["kelvin"]).as_py() > 303.15
+
+
+def test_wikipedia(spark: SparkSession, here: Path) -> None:
+    from tidegate.cli.main import app
+
+    options = ["--rows", "2000", "--out", "data/wikipedia", "--malformed", "0.01"]
+    made = CliRunner().invoke(app, ["generate", "wikipedia", *options])
+    assert made.exit_code == 0, made.output
+    summary = run("wikipedia", until_done=True)
+    assert summary.rows_in == 2000
+    assert summary.dead_letters > 0
+    dead = tg.read(here / ".tidegate/wikipedia/dead-letters/source-1")
+    assert dead.num_rows == summary.dead_letters
+    words = tg.read(here / "out/words")
+    assert words.num_rows > 0
+    assert pc.min(pc.utf8_length(words["word"])).as_py() > 2
+    assert tg.read(here / "out/bots").num_rows > 0
+
+
+def test_two_sites(spark: SparkSession, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = run("two_sites")
+    assert summary.rows_in == summary.rows_out > 0
+    assert "celsius" in capsys.readouterr().out
