@@ -24,6 +24,7 @@ check: setup  ## lint, format, types, doc examples
 	@$(python) -m mypy
 	@$(python) -m pytest -q --doctest-modules src/tidegate
 	@$(python) scripts/check_docs.py
+	@$(python) scripts/check_lock.py
 
 bench: setup  ## ours against plain Structured Streaming
 	@$(python) -m benchmarks.passthrough
