@@ -1,0 +1,67 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def count(value: float) -> str:
+    """A number with three digits that matter.
+
+    >>> count(7), count(999), count(1_250_000), count(43_210), count(999_960)
+    ('7', '999', '1.25 M', '43.2 k', '1.00 M')
+    """
+    if abs(value) < 1000 and value == int(value):
+        return str(int(value))
+    units = ["", " k", " M", " G", " T"]
+    while abs(value) >= 999.5 and len(units) > 1:
+        value /= 1000
+        del units[0]
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{decimals}f}{units[0]}"
+
+
+def rate(value: float) -> str:
+    """Rows per second.
+
+    >>> rate(1_250_000), rate(0), rate(820)
+    ('1.25 M/s', '0/s', '820/s')
+    """
+    return f"{count(value)}/s"
+
+
+def span(value: float | None) -> str:
+    """A time in seconds, in the unit that suits it.
+
+    >>> span(0.82), span(1.347), span(412), span(7500), span(0.0004), span(None)
+    ('820 ms', '1.35 s', '6 min 52 s', '2 h 05 min', '0.4 ms', '-')
+    """
+    if value is None:
+        return "-"
+    if value < 0.0095:
+        return f"{value * 1000:.1f} ms" if value else "0 s"
+    if value < 0.9995:
+        return f"{value * 1000:.0f} ms"
+    if value < 59.95:
+        return f"{value:.2f} s".replace(".00 s", " s")
+    if value < 3599.5:
+        minutes, rest = divmod(round(value), 60)
+        return f"{minutes} min {rest:02d} s"
+    hours, rest = divmod(round(value / 60), 60)
+    return f"{hours} h {rest:02d} min"
+
+
+def sparkline(values: Iterable[float | None], *, width: int, top: float = 0.0, plain: bool = False) -> str:
+    """The last `width` values as a line of bars between zero and the largest of them (or `top`).
+
+    >>> sparkline([0, 1, 2, None, 4], width=5), sparkline([1, 2, 4], width=3, plain=True)
+    ('▁▂▄ █', '.=#')
+    """
+    steps = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
+    shown = list(values)[-width:] if width > 0 else []
+    highest = max([top, *(value for value in shown if value is not None)], default=0.0)
+    if highest <= 0:
+        return "".join(" " if value is None else steps[0] for value in shown)
+    return "".join(
+        " " if value is None else steps[min(7, int(max(0.0, value) / highest * 7.999))] for value in shown
+    )
