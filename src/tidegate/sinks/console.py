@@ -43,7 +43,9 @@ class _Writer(SinkWriter):
 
         columns = rows.columns
         rows, count = counted(rows)
-        cells = rows.select(*(_cell(rows, index).alias(f"c{index}") for index in range(len(columns))))
+        # By position: a name may occur twice, or hold a dot.
+        named = rows.toDF(*(f"c{index}" for index in range(len(columns))))
+        cells = named.select(*(_cell(name, kind).alias(name) for name, kind in named.dtypes))
         # Not `limit`: it would stop early, and the steps before the sink must see the whole batch.
         first = cells.mapInArrow(partial(_first, self._shown), cells.schema).select(
             f.monotonically_increasing_id().alias("place"), "*"
@@ -58,13 +60,10 @@ class _Writer(SinkWriter):
                 print(line, file=sys.stdout)  # noqa: T201
 
 
-def _cell(rows: DataFrame, index: int) -> Column:
+def _cell(name: str, kind: str) -> Column:
     from pyspark.sql import functions as f
-    from pyspark.sql.types import BinaryType
 
-    # By position: a name may occur twice, or hold a dot.
-    column = rows[index]
-    text = f.hex(column) if isinstance(rows.schema[index].dataType, BinaryType) else column.cast("string")
+    text = f.hex(name) if kind == "binary" else f.col(name).cast("string")
     return f.substring(f.coalesce(text, f.lit("null")), 1, _CELL)
 
 

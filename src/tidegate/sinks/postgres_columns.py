@@ -87,9 +87,18 @@ def check(rows: DataFrame, table: str, found: Sequence[Found]) -> None:
 
 
 def as_text(rows: DataFrame) -> DataFrame:
-    """The same rows, with what CSV cannot say turned into text that PostgreSQL reads."""
-    return rows.select(
-        *(_text(rows[index], field.dataType).alias(field.name) for index, field in enumerate(rows.schema))
+    """The same rows, with what CSV cannot say turned into text that PostgreSQL reads.
+
+    Columns are known by their place: Spark cannot hand on a name that holds a dot.
+    """
+    from pyspark.sql import functions as f
+
+    places = [f"c{index}" for index in range(len(rows.columns))]
+    return rows.toDF(*places).select(
+        *(
+            _text(f.col(place), field.dataType).alias(place)
+            for place, field in zip(places, rows.schema, strict=True)
+        )
     )
 
 

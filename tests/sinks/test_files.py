@@ -1,0 +1,196 @@
+"""What is special about the files sink, and reading what it committed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import tidegate as tg
+from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks.sink import Attempt, SinkWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Numbers = Callable[[int, int], "DataFrame"]
+Batch = Callable[..., Attempt]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def opened(out: Path, spark: SparkSession, *, committed: int = -1, pipeline: str = "test") -> SinkWriter:
+    writer = tg.sinks.Files(out).open(spark, pipeline=pipeline)
+    writer.recover(committed)
+    return writer
+
+
+def attempts(out: Path) -> list[str]:
+    return sorted(folder.name for folder in (out / "data").iterdir())
+
+
+def test_restart_removes_attempts_that_came_to_nothing(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.write(numbers(0, 1), batch(0, number=0))
+    writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
+    writer.write(numbers(1, 2), batch(1))  # committed, but not published
+    writer.write(numbers(2, 3), batch(2))
+    opened(out, spark, committed=1)
+    assert attempts(out) == [str(batch(0, number=1)), str(batch(1))]
+
+
+def test_folder_of_a_longer_run_is_refused(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    for batch_id in range(3):
+        writer.publish(batch_id, writer.write(numbers(0, 1), batch(batch_id)))
+    with pytest.raises(
+        SinkError, match="holds batches up to 2, but the checkpoint has committed only up to 0"
+    ):
+        opened(out, spark, committed=0)
+    assert tg.read(out).num_rows == 3
+
+
+def test_folder_of_another_pipeline_is_refused(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark, pipeline="one")
+    writer.publish(0, writer.write(numbers(0, 1), batch(0)))
+    with pytest.raises(SinkError, match="output of pipeline 'one', not of 'two'"):
+        opened(out, spark, committed=0, pipeline="two")
+
+
+def test_publishing_files_that_are_gone_fails(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    receipt = writer.write(numbers(0, 1), batch(0))
+    (out / receipt["files"][0]).unlink()
+    with pytest.raises(SinkError, match="is gone"):
+        writer.publish(0, receipt)
+
+
+def test_partitions_without_rows_leave_no_file(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    receipt = opened(out, spark).write(numbers(0, 30).where("id = 0"), batch(0))
+    assert (len(receipt["files"]), receipt["rows"]) == (1, 1)
+
+
+def test_reader_never_sees_half_a_batch(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    receipt = writer.write(numbers(0, 30), batch(0))
+    assert len(receipt["files"]) == 3
+    writer.publish(0, receipt)
+    seen: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(tg.read(out).num_rows)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    for batch_id in range(1, 100):
+        writer.publish(batch_id, receipt)
+    done.set()
+    reader.join()
+    assert seen
+    assert seen == sorted(seen)
+    assert {count % 30 for count in seen} == {0}
+    assert tg.read(out).num_rows == 3000
+
+
+def test_files_that_no_manifest_names_are_not_read(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    writer.write(numbers(3, 6), batch(1))
+    (out / "_manifests" / ".000000000001.json.half").write_text("{")
+    assert tg.read(out).num_rows == 3
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json"])
+def test_read_gives_a_data_frame_when_asked(
+    file_format: Any, out: Path, spark: SparkSession, batch: Batch
+) -> None:
+    writer = tg.sinks.Files(out, format=file_format).open(spark, pipeline="test")
+    rows = spark.sql(
+        "select 1 id, timestamp'2024-02-29 12:34:56.123456Z' at, array(struct(1.5BD)) deep, X'FF' raw"
+    )
+    writer.publish(0, writer.write(rows, batch(0)))
+    read = tg.read(out, spark)
+    assert read.dtypes == rows.dtypes
+    assert read.collect() == rows.collect()
+
+
+def test_output_without_rows_has_its_columns(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.publish(0, writer.write(numbers(0, 0), batch(0)))
+    assert tg.read(out).column_names == ["id"]
+    assert tg.read(out).num_rows == 0
+    assert tg.read(out, spark).columns == ["id"]
+
+
+def test_column_that_came_later_is_null_before(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.publish(0, writer.write(numbers(0, 1), batch(0)))
+    writer.publish(1, writer.write(numbers(1, 2).selectExpr("id", "'new' as word"), batch(1)))
+    expected = [{"id": 0, "word": None}, {"id": 1, "word": "new"}]
+    assert tg.read(out).to_pylist() == expected
+    assert [row.asDict() for row in tg.read(out, spark).orderBy("id").collect()] == expected
+
+
+def test_reading_what_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"there is no folder .*/nowhere"):
+        tg.read(tmp_path / "nowhere")
+    with pytest.raises(SinkError, match="no batch has been committed"):
+        tg.read(tmp_path)
+
+
+def test_manifest_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "_manifests").mkdir()
+    (tmp_path / "_manifests" / "000000000000.json").write_text(json.dumps({"version": 99}))
+    with pytest.raises(SinkError, match=r"000000000000\.json is not a manifest"):
+        tg.read(tmp_path)
+
+
+def test_path_may_be_a_file_address() -> None:
+    assert tg.sinks.Files("file:///data/out%201").location == "files:/data/out 1"
+    assert tg.sinks.Files(Path("/data/../data/out")).location == "files:/data/out"
+
+
+@pytest.mark.parametrize("path", ["s3://bucket/out", "hdfs://name/out", "file://host/out", ""])
+def test_path_that_is_not_local_is_refused(path: str) -> None:
+    with pytest.raises(PipelineError, match=r"not a local folder|empty"):
+        tg.sinks.Files(path)
+
+
+def test_unknown_format_is_refused() -> None:
+    with pytest.raises(PipelineError, match="cannot write 'xml'; it can write parquet and json"):
+        tg.sinks.Files("out", format="xml")  # type: ignore[arg-type]
+
+
+def test_place_that_is_a_file_is_refused(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(SinkError, match="the folder cannot be created"):
+        tg.sinks.Files(tmp_path / "out").open(spark, pipeline="test")

@@ -1,0 +1,238 @@
+"""What is special about the Postgres sink."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import pytest
+
+from tidegate.errors import MissingExtraError, PipelineError, SinkError
+from tidegate.sinks import Postgres
+from tidegate.sinks.sink import Attempt, SinkWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+Numbers = Callable[[int, int], "DataFrame"]
+Batch = Callable[..., Attempt]
+
+
+class Database:
+    """The server of the tests, and a table name that nobody has used."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.table = f"rows_{uuid4().hex}"
+
+    def run(self, statement: str) -> list[Any]:
+        import psycopg
+
+        with psycopg.connect(self.dsn) as connection:
+            cursor = connection.execute(statement.format(table=self.table).encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def open(self, spark: SparkSession, *, committed: int = -1, table: str | None = None) -> SinkWriter:
+        writer = Postgres(self.dsn, table or self.table).open(spark, pipeline="test")
+        writer.recover(committed)
+        return writer
+
+
+@pytest.fixture
+def database(postgres_dsn: str) -> Database:
+    return Database(postgres_dsn)
+
+
+def test_rows_of_a_task_that_did_not_count_are_left_out(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
+    receipt = writer.write(numbers(0, 10), batch(0))
+    # What a task leaves that committed its copy and died before it could answer.
+    database.run(f"insert into {receipt['staging']} select id, -1 from {receipt['staging']}")
+    writer.publish(0, receipt)
+    assert database.run("select count(*), count(distinct id) from {table}") == [(10, 10)]
+
+
+def test_two_drivers_that_publish_one_batch_give_it_once(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writers = [database.open(spark) for _ in range(2)]
+    receipts = [
+        writer.write(numbers(0, 500), batch(0, generation=generation))
+        for generation, writer in enumerate(writers)
+    ]
+    start = threading.Barrier(2)
+
+    def publish(writer: SinkWriter, receipt: dict[str, Any]) -> None:
+        start.wait()
+        writer.publish(0, receipt)
+
+    threads = [threading.Thread(target=publish, args=pair) for pair in zip(writers, receipts, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert database.run("select count(*), count(distinct id) from {table}") == [(500, 500)]
+
+
+def test_nothing_staged_stays_behind(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
+    staged = [writer.write(numbers(0, 1), batch(0, number=number))["staging"] for number in range(2)]
+    receipt = writer.write(numbers(0, 1), batch(0, number=2))
+    writer.publish(0, receipt)
+    waiting = writer.write(numbers(1, 2), batch(1))["staging"]  # committed, but not published
+    staged += [receipt["staging"], writer.write(numbers(2, 3), batch(2))["staging"]]
+    database.open(spark, committed=1)
+    left = {name for (name,) in database.run("select tablename from pg_tables")}
+    assert waiting in left
+    assert not left & set(staged)
+
+
+def test_staged_rows_survive_a_crash_of_the_server(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    staging = database.open(spark).write(numbers(0, 1), batch(0))["staging"]
+    assert database.run(f"select relpersistence from pg_class where relname = '{staging}'") == [("p",)]
+
+
+def test_table_with_later_batches_is_refused(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
+    for batch_id in range(2):
+        writer.publish(batch_id, writer.write(numbers(0, 1), batch(batch_id)))
+    with pytest.raises(
+        SinkError, match="holds batches of test up to 1, but the checkpoint has committed only up to -1"
+    ):
+        database.open(spark)
+
+
+def test_lost_connection_is_made_anew(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
+    receipt = writer.write(numbers(0, 10), batch(0))
+    database.run("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'tidegate'")
+    with pytest.raises(SinkError):
+        writer.publish(0, receipt)
+    writer.publish(0, receipt)
+    assert database.run("select count(*) from {table}") == [(10,)]
+
+
+def test_table_in_a_schema_and_with_odd_names(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run('create schema if not exists "Odd Place"')
+    writer = database.open(spark, table=f"Odd Place.{database.table}")
+    writer.publish(0, writer.write(numbers(0, 3).selectExpr('id as `My "id"`', "'x' as `a.b`"), batch(0)))
+    assert database.run('select "My ""id""", "a.b" from "Odd Place".{table} order by 1') == [
+        (0, "x"),
+        (1, "x"),
+        (2, "x"),
+    ]
+
+
+def test_nested_values_become_json(database: Database, spark: SparkSession, batch: Batch) -> None:
+    writer = database.open(spark)
+    rows = spark.sql("""
+        select array(1, null) list, map('k', 'ü"\\n') pairs,
+            named_struct('at', timestamp'2024-02-29 12:34:56.123456Z', 'none', null) parts
+    """).selectExpr("list", "pairs", "named_struct('at', parts.at, 'none', cast(parts.none as int)) parts")
+    writer.publish(0, writer.write(rows, batch(0)))
+    parts = {"at": "2024-02-29T12:34:56.123456Z", "none": None}
+    assert database.run("select * from {table}") == [([1, None], {"k": 'ü"\n'}, parts)]
+
+
+def test_own_table_may_have_wider_and_further_columns(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run("create table {table} (place serial primary key, note text, id numeric not null)")
+    writer = database.open(spark)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    assert [tuple(row) for row in database.run("select place > 0, note, id from {table} order by id")] == [
+        (True, None, 0),
+        (True, None, 1),
+        (True, None, 2),
+    ]
+
+
+def test_own_table_that_does_not_fit_is_refused(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run("create table {table} (id text, other int not null)")
+    writer = database.open(spark)
+    with pytest.raises(SinkError) as caught:
+        writer.write(numbers(0, 3).selectExpr("id", "'a' as word"), batch(0))
+    message = str(caught.value)
+    assert "column id is text but must be int8 or numeric" in message
+    assert "column word (text) is missing" in message
+    assert "column other must have a value and gets none" in message
+
+
+def test_type_without_a_column_is_refused(database: Database, spark: SparkSession, batch: Batch) -> None:
+    with pytest.raises(SinkError, match=r"column span is interval .*cast it"):
+        database.open(spark).write(spark.sql("select interval '1' day as span"), batch(0))
+
+
+def test_value_that_the_server_refuses_fails_the_batch(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run("create table {table} (id bigint check (id < 5))")
+    writer = database.open(spark)
+    receipt = writer.write(numbers(0, 10), batch(0))
+    with pytest.raises(SinkError, match="violates check constraint"):
+        writer.publish(0, receipt)
+    assert database.run("select count(*) from {table}") == [(0,)]
+
+
+def test_password_is_never_shown(postgres_dsn: str, spark: SparkSession) -> None:
+    wrong = postgres_dsn.replace(":secret@", ":hunter2@")
+    sink = Postgres(wrong, "rows")
+    with pytest.raises(SinkError) as caught:
+        sink.open(spark, pipeline="test")
+    shown = [repr(sink), sink.describe(), sink.location, str(caught.value), repr(caught.value.__cause__)]
+    assert not [text for text in shown if "hunter2" in text]
+    assert "password authentication failed" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "location"),
+    [
+        ("postgresql://me:pw@db:6543/shop?sslmode=require", "postgres:db:6543/shop/rows"),
+        ("postgresql:///shop", "postgres:localhost:5432/shop/rows"),
+        ("host=db password='p w' dbname=shop", "postgres:db:5432/shop/rows"),
+    ],
+)
+def test_location_names_the_server_and_no_secret(dsn: str, location: str) -> None:
+    assert Postgres(dsn, "rows").location == location
+
+
+def test_server_that_is_not_there_is_named(spark: SparkSession) -> None:
+    with pytest.raises(SinkError, match=r"Postgres rows on 127\.0\.0\.1:1/db: .*refused"):
+        Postgres("postgresql://me:pw@127.0.0.1:1/db", "rows").open(spark, pipeline="test")
+
+
+def test_text_that_is_no_dsn_is_not_repeated(spark: SparkSession) -> None:
+    with pytest.raises(SinkError, match="cannot be parsed") as caught:
+        Postgres("me:hunter2@db", "rows").open(spark, pipeline="test")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["", "a.b.c", ".rows"])
+def test_table_name_is_checked(table: str) -> None:
+    with pytest.raises(PipelineError, match="is not a name"):
+        Postgres("postgresql://db", table)
+
+
+def test_missing_driver_names_the_install_line(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'tidegate\[postgres\]'"):
+        Postgres("postgresql://db", "rows").open(spark, pipeline="test")
