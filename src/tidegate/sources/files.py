@@ -65,6 +65,8 @@ class Files(Source):
             raise _error(f"header is for csv, not for {self.format}")
         if self.options and self.format == "parquet":
             raise _error("options are for json and csv")
+        if taken := {"mode", "columnNameOfCorruptRecord"} & self.options.keys():
+            raise _error(f"option {min(taken)} is not free: it is how malformed lines are found")
         duration(self.grace)
 
     @property
