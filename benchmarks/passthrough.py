@@ -55,7 +55,7 @@ def _ours(mapped: bool, sink: str, batches: int) -> Callable[[], Sample]:
             stream = p.source(tg.sources.Sensors(rate=None, rows=ROWS * batches))
             stream = stream.map_arrow(fibonacci, MAPPED) if mapped else stream
             stream.sink(tg.sinks.Discard() if sink == "noop" else tg.sinks.Files(f"{folder}/out"))
-            told = _run(p, folder, interval="0 s", least=ROWS, most=ROWS)
+            told = _run(p, folder, interval="1 ms", least=ROWS, most=ROWS)
             return _sample([(b.finished_at.timestamp(), b.rows_in, b.batch_seconds) for b in told])
 
     return _with_cpu(measure, batches)

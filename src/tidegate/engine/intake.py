@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +22,7 @@ class Intake:
         self._admission = admission
         self._positions = {name: Position(part["start"], part["end"]) for name, part in cut.items()}
         self._cold = True
-        self._told_at: float | None = None
+        self._begun: float | None = None
         self._lag_before = 0
 
     @property
@@ -53,12 +52,16 @@ class Intake:
                 metrics=report.metrics or {},
             )
 
-    def arrived_per_second(self, rows: int) -> float:
-        """Input rate: what a batch took and what the lag grew by, since the batch before."""
-        now, lag = time.monotonic(), self.lag or 0
-        passed = now - self._told_at if self._told_at is not None else 0.0
+    def arrived_per_second(self, rows: int, begun: float) -> float:
+        """Input rate up to the batch that took `rows` and began at `begun`.
+
+        The lag is that of the moment when the batch began, so between two batches as much arrived as
+        the later one took and the lag grew by.
+        """
+        lag = self.lag or 0
+        passed = begun - self._begun if self._begun is not None else 0.0
         arrived = rows + lag - self._lag_before
-        self._told_at, self._lag_before = now, lag
+        self._begun, self._lag_before = begun, lag
         return max(0.0, arrived / passed) if passed > 0 else 0.0
 
     def adapt(

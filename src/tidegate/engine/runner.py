@@ -210,6 +210,7 @@ class Runner:
         durations = {name: ms / 1000 for name, ms in spark_progress.durationMs.items()}
         batch_seconds = durations["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
+        begun = datetime.fromisoformat(spark_progress.timestamp)
         self._intake.moved(spark_progress.sources)
         self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
         progress = BatchProgress(
@@ -220,7 +221,7 @@ class Runner:
             rows_in=rows_in,
             rows_out=sum(outcome.rows_out.values()),
             dead_letters=outcome.dead_letters,
-            input_rate=self._intake.arrived_per_second(rows_in),
+            input_rate=self._intake.arrived_per_second(rows_in, begun.timestamp()),
             rows_per_second=rows_in / batch_seconds if batch_seconds > 0 else 0.0,
             batch_seconds=batch_seconds,
             interval_seconds=self._interval,
