@@ -64,6 +64,15 @@ def test_where_the_fixed_cost_fills_the_interval_work_is_still_done() -> None:
     assert admission.limit > 5_000
 
 
+def test_a_fixed_cost_near_the_target_is_not_taken_for_the_cost_of_the_rows() -> None:
+    """A limit that is far too low must not keep itself alive because every batch takes the target anyway."""
+    noise = random.Random(7)
+    admission = start(limit=4_000)
+    for _ in range(40):  # A busy machine: hardly anything of the time is due to the rows.
+        admission = admission.observe(admission.limit, 0.85 * noise.uniform(0.8, 1.2) + admission.limit * 2e-7)
+    assert admission.limit > 400_000
+
+
 def test_the_bounds_hold() -> None:
     tiny, _ = overloaded(start(), lambda rows: 10.0 + rows, 20)
     assert tiny.limit == 100

@@ -1,19 +1,29 @@
 """Admission control: how many rows the next batch may take, so that it takes about the interval.
 
-The cost of a batch is modelled as `fixed + rows * per_row`, fitted to the latest batches by least squares
-with forgetting. Overload then grows the lag in the source, never the batch or the memory.
+The time of a batch is modelled as `fixed + rows * per_row`. What a row costs is told by how the time changes
+from a batch to the next one of another size; limits therefore sway a little around what is wanted, since
+batches of one size would never show which part of their time is fixed. The model sets how boldly the limit
+moves; where it settles is only a matter of the time that batches really take.
+Overload then grows the lag in the source, never the batch or the memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import median
 
-_FORGET = 0.8
-"""Weight of a batch falls by this factor with each later one: about five batches count."""
+_KEEP = 0.7
+"""The weight of a batch in the mean falls by this factor with each later one: about three count."""
+_PAIRS = 12
+"""Pairs of batches that the cost of a row is the median of: one odd batch does not move it."""
+_SWAY = 0.1
+"""Limits lie this share above and below what is wanted, in turns."""
 _GROWTH = 2.0
-"""A batch may be at most this much larger than the largest of late: the model is not trusted further."""
-_SPREAD = 0.1
-"""Rows must vary by this share of their mean before the fixed cost is fitted anew."""
+"""A batch is at most this much larger than the largest of late: the model is not trusted further."""
+_BOLDEST = 0.7
+"""At most this share of a batch is taken to be fixed when the limit is moved: more would chase noise."""
+_ROOM = 1.25
+"""Where the fixed part fills the interval, a batch gets this many times of it, so that work is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,43 +35,43 @@ class Admission:
     least: int
     most: int
     limit: int
-    fixed: float = 0.0
-    """Seconds that a batch takes however few its rows."""
     largest: float = 0.0
-    weight: float = 0.0
-    rows: float = 0.0
-    seconds: float = 0.0
-    rows_rows: float = 0.0
-    rows_seconds: float = 0.0
+    """The largest batch of late."""
+    up: bool = True
+    latest: tuple[int, float] | None = None
+    """Rows and seconds of the latest batch."""
+    costs: tuple[float, ...] = ()
+    """Seconds per row, each from two batches in a row."""
+    mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Weight, rows and seconds of the batches of late."""
 
     def observe(self, rows: int, seconds: float) -> Admission:
         """After a batch of so many rows that took so long."""
         if rows <= 0 or seconds <= 0:
             return self
-        fed = replace(
+        weight, mean_rows, mean_seconds = (part * _KEEP for part in self.mean)
+        return replace(
             self,
-            weight=self.weight * _FORGET + 1,
-            rows=self.rows * _FORGET + rows,
-            seconds=self.seconds * _FORGET + seconds,
-            rows_rows=self.rows_rows * _FORGET + rows * rows,
-            rows_seconds=self.rows_seconds * _FORGET + rows * seconds,
             largest=max(float(rows), self.largest * 0.95),
-        )
-        return fed._decide()
+            up=not self.up,
+            latest=(rows, seconds),
+            costs=(*self.costs, *self._cost(rows, seconds))[-_PAIRS:],
+            mean=(weight + 1, mean_rows + rows, mean_seconds + seconds),
+        )._decide()
+
+    def _cost(self, rows: int, seconds: float) -> tuple[float, ...]:
+        """What a row costs by the latest two batches; nothing when they were of one size."""
+        if self.latest is None or abs(rows - self.latest[0]) < _SWAY / 2 * rows:
+            return ()
+        return ((seconds - self.latest[1]) / (rows - self.latest[0]),)
 
     def _decide(self) -> Admission:
-        mean_rows, mean_seconds = self.rows / self.weight, self.seconds / self.weight
-        fixed = min(max(self._fixed(mean_rows, mean_seconds), 0.0), 0.9 * mean_seconds)
-        per_row = (mean_seconds - fixed) / mean_rows
-        # Where the fixed cost alone fills the interval, a batch gets twice that cost, so that work is done.
-        target = max(self.target, 2 * fixed)
-        wanted = (target - fixed) / per_row
+        rows, seconds = self.mean[1] / self.mean[0], self.mean[2] / self.mean[0]
+        cost = max(0.0, median(self.costs)) if self.costs else seconds / rows
+        fixed = max(0.0, seconds - cost * rows)
+        target = max(self.target, _ROOM * fixed)
+        fixed = min(fixed, _BOLDEST * seconds)
+        wanted = rows * (target - fixed) / (seconds - fixed)
+        wanted *= 1 + _SWAY if self.up else 1 - _SWAY
         allowed = min(wanted, _GROWTH * self.largest, self.most)
-        return replace(self, fixed=fixed, limit=max(self.least, int(allowed)))
-
-    def _fixed(self, mean_rows: float, mean_seconds: float) -> float:
-        variance = self.rows_rows / self.weight - mean_rows**2
-        if variance <= (_SPREAD * mean_rows) ** 2:
-            return self.fixed
-        slope = (self.rows_seconds / self.weight - mean_rows * mean_seconds) / variance
-        return mean_seconds - max(slope, 0.0) * mean_rows
+        return replace(self, limit=max(self.least, int(allowed)))

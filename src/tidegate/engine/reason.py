@@ -11,7 +11,7 @@ _PYTHON_ERROR = re.compile(r"^(?:[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|War
 def reason(error: BaseException) -> str:
     """Why it failed: the Python error of a worker where there is one, else Spark's own first line.
 
-    >>> reason(RuntimeError("[COLUMN_NOT_FOUND] There is no valu. SQLSTATE: 42703; line 1 pos 0;\\n'Filter ..."))
+    >>> reason(RuntimeError("[NOT_FOUND] There is no valu. SQLSTATE: 42703; line 1 pos 0;\\n'Filter"))
     'There is no valu.'
     """
     text = str(error) or type(error).__name__

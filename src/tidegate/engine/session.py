@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOGGING = Path(__file__).parent / "log4j2.properties"
+# Maven modules of our own: they only name others, where what others publish does not fit together.
+_REPOSITORY = Path(__file__).parent / "maven"
 # Settings that the engine relies on or that pay on every batch; a user's own come on top.
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -20,7 +23,7 @@ _DEFAULTS = {
     # A route decides which partition a row goes to; adaptive execution would merge partitions again.
     "spark.sql.adaptive.enabled": "false",
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
-    "spark.driver.extraJavaOptions": "-Xss8m",
+    "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
@@ -30,8 +33,6 @@ _DEFAULTS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _TASK_FAILURES = 4
-# Maven modules of our own: they only name others, where what others publish does not fit together.
-_REPOSITORY = Path(__file__).parent / "maven"
 
 
 def start(
@@ -65,14 +66,6 @@ def start(
     for key, value in settings.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    _silence(spark)
-    return spark
-
-
-def _silence(spark: SparkSession) -> None:
-    """The engine reports a failed batch or step itself, in one line instead of Spark's hundred."""
+    # PySpark logs each wrong expression with the whole stack; the engine tells it in one line.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    log4j = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-    name = "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution"
-    log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    return spark

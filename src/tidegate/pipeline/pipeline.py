@@ -100,7 +100,9 @@ class Pipeline:
         if listeners is not None:
             return run(plan, settings, listeners=listeners, duration=duration, until_done=until_done)
         with view.for_mode(settings.view.mode, settings.view.every) as shown:
-            return run(plan, settings, listeners=[shown], duration=duration, until_done=until_done)
+            summary = run(plan, settings, listeners=[shown], duration=duration, until_done=until_done)
+        shown.summarise(summary)
+        return summary
 
     def to_html(self) -> str:
         """The pipeline as a picture (HTML with inline SVG)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tidegate.errors import Where
+from tidegate.errors import PipelineError, Where
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 
@@ -21,3 +21,8 @@ def caller() -> Where:
     except ValueError:
         shown = str(path)
     return Where(shown, frame.f_lineno)
+
+
+def refused(problem: str, *, step: str) -> PipelineError:
+    """The error for what cannot be declared, with the line of the user's file that tries to."""
+    return PipelineError(problem, step=step, where=caller())

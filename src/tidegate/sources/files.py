@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tidegate.errors import PipelineError
-from tidegate.pipeline.duration import seconds as duration
+from tidegate.pipeline.where import refused
 from tidegate.sources._lines import parse
 from tidegate.sources._names import is_remote, local_path
 from tidegate.sources.source import RAW, REASON, Limit, Source, Taken
@@ -67,7 +67,6 @@ class Files(Source):
             raise _error("options are for json and csv")
         if taken := {"mode", "columnNameOfCorruptRecord"} & self.options.keys():
             raise _error(f"option {min(taken)} is not free: it is how malformed lines are found")
-        duration(self.grace)
 
     @property
     def folder(self) -> str:
@@ -167,4 +166,4 @@ def _written_schema(spark: SparkSession, folder: str) -> StructType:
 
 
 def _error(problem: str) -> PipelineError:
-    return PipelineError(problem, step="Files")
+    return refused(problem, step="Files")

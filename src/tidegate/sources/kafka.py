@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from tidegate.errors import PipelineError
-from tidegate.pipeline.duration import seconds as duration
+from tidegate.pipeline.where import refused
 from tidegate.sources.source import RAW, REASON, Position, Source
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ class Kafka(Source):
             raise _error(
                 f"event_time {self.event_time!r} is not a timestamp of a raw message; it has 'timestamp'"
             )
-        duration(self.grace)
 
     @property
     def fallible(self) -> bool:  # type: ignore[override]
@@ -165,4 +164,4 @@ def _offsets(position: Any) -> dict[tuple[str, str], int] | None:
 
 
 def _error(problem: str) -> PipelineError:
-    return PipelineError(problem, step="Kafka")
+    return refused(problem, step="Kafka")

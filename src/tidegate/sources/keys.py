@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tidegate.errors import PipelineError
+from tidegate.pipeline.where import refused
 from tidegate.sources._words import below, fractions
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Zipf(Keys):
 
     def __post_init__(self) -> None:
         if not 0 <= self.exponent <= 10:
-            raise PipelineError(f"exponent must be from 0 to 10, not {self.exponent}", step="Zipf")
+            raise refused(f"exponent must be from 0 to 10, not {self.exponent}", step="Zipf")
 
     def ids(self, words: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
         import numpy as np
@@ -75,7 +75,7 @@ class HotSet(Keys):
     def __post_init__(self) -> None:
         for name, share in (("keys", self.keys), ("rows", self.rows)):
             if not 0 <= share <= 1:
-                raise PipelineError(f"{name} is a share from 0 to 1, not {share}", step="HotSet")
+                raise refused(f"{name} is a share from 0 to 1, not {share}", step="HotSet")
 
     def ids(self, words: NDArray[np.uint64], n: int) -> NDArray[np.int64]:
         import numpy as np

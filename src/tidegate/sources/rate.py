@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import PipelineError
 from tidegate.pipeline.duration import seconds as duration
+from tidegate.pipeline.where import refused
 from tidegate.sources._curve import Curve
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Constant(Rate):
     def __post_init__(self) -> None:
         _check_rate(self, "per_second", self.per_second)
         if self.per_second == 0:
-            raise PipelineError("a rate of 0 never sends a row", step="Constant")
+            raise refused("a rate of 0 never sends a row", step="Constant")
 
     def _curve(self) -> Curve:
         return Curve([(1.0, self.per_second, self.per_second)])
@@ -115,7 +115,7 @@ class Sine(Rate):
     def __post_init__(self) -> None:
         _check_rate(self, "mean", self.mean)
         if not 0 <= self.amplitude <= self.mean:
-            raise PipelineError(f"amplitude must be from 0 to the mean, not {self.amplitude}", step="Sine")
+            raise refused(f"amplitude must be from 0 to the mean, not {self.amplitude}", step="Sine")
         object.__setattr__(self, "period", _length(self, "period", self.period))
         _check_sends(self)
 
@@ -169,7 +169,7 @@ class Trace(Rate):
         object.__setattr__(self, "points", _points(self, points))
         object.__setattr__(self, "repeat", repeat)
         if repeat and len(self.points) < 2:
-            raise PipelineError("a trace that repeats needs at least two points", step="Trace")
+            raise refused("a trace that repeats needs at least two points", step="Trace")
         _check_sends(self)
 
     @classmethod
@@ -204,10 +204,10 @@ def _points(rate: Rate, points: Iterable[tuple[float, float]]) -> tuple[tuple[fl
         at, per_second = (float(number) for number in point)
         _check_rate(rate, "rate", per_second)
         if not (math.isfinite(at) and at >= 0) or (checked and at <= checked[-1][0]):
-            raise PipelineError(f"seconds must rise from 0 or more, but {at:g} came next", step=name)
+            raise refused(f"seconds must rise from 0 or more, but {at:g} came next", step=name)
         checked.append((at, per_second))
     if not checked:
-        raise PipelineError("at least one pair of seconds and rate is needed", step=name)
+        raise refused("at least one pair of seconds and rate is needed", step=name)
     return tuple(checked)
 
 
@@ -216,7 +216,7 @@ def _read(path: Path) -> list[tuple[float, float]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [line for line in csv.reader(file) if line]
     except OSError as error:
-        raise PipelineError(f"cannot read {path}: {error.strerror}", step="Trace") from error
+        raise refused(f"cannot read {path}: {error.strerror}", step="Trace") from error
     at, rate = 0, 1
     names = [name.strip().lower() for name in lines[0]] if lines else []
     if "seconds" in names and "rate" in names:
@@ -225,7 +225,7 @@ def _read(path: Path) -> list[tuple[float, float]]:
     try:
         return [(float(line[at]), float(line[rate])) for line in lines]
     except (ValueError, IndexError) as error:
-        raise PipelineError(
+        raise refused(
             f"{path} needs two columns of numbers, seconds and rate: {error}", step="Trace"
         ) from error
 
@@ -237,19 +237,17 @@ def _text(per_second: float) -> str:
 def _check_rate(rate: Rate, field: str, per_second: float) -> None:
     if not 0 <= per_second <= FASTEST:
         name = type(rate).__name__
-        raise PipelineError(
-            f"{field} must be from 0 to {FASTEST:.0e} rows per second, not {per_second}", step=name
-        )
+        raise refused(f"{field} must be from 0 to {FASTEST:.0e} rows per second, not {per_second}", step=name)
 
 
 def _check_sends(rate: Rate) -> None:
     curve = rate._curve()
     if curve.total == 0 and (curve.repeats or curve.ends):
-        raise PipelineError("this rate never sends a row", step=type(rate).__name__)
+        raise refused("this rate never sends a row", step=type(rate).__name__)
 
 
 def _length(rate: Rate, field: str, length: float | str) -> float:
     number = duration(length) if isinstance(length, str) else float(length)
     if not (math.isfinite(number) and number > 0):
-        raise PipelineError(f"{field} must be longer than 0 seconds, not {length}", step=type(rate).__name__)
+        raise refused(f"{field} must be longer than 0 seconds, not {length}", step=type(rate).__name__)
     return number

@@ -10,7 +10,7 @@ from math import gcd
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import PipelineError
-from tidegate.pipeline.duration import seconds as duration
+from tidegate.pipeline.where import refused
 from tidegate.sources._words import below, words
 from tidegate.sources.keys import HotSet, Keys, Uniform, Zipf
 from tidegate.sources.rate import Constant, Ramp, Rate, Sine, Step, Trace
@@ -79,7 +79,6 @@ class Sensors(Source):
             raise _error(f"event_time can only be 'timestamp' or None, not {self.event_time!r}")
         if self.start is not None:
             object.__setattr__(self, "start", _moment(self.start).isoformat())
-        duration(self.grace)
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
         from tidegate.sources._sensor_stream import SensorDataSource
@@ -203,4 +202,4 @@ def _whole(name: str, number: object, low: int, high: int) -> None:
 
 
 def _error(problem: str) -> PipelineError:
-    return PipelineError(problem, step="Sensors")
+    return refused(problem, step="Sensors")

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from tidegate.pipeline.duration import seconds as duration
 from tidegate.sources._changes import changes
 from tidegate.sources._folder import LinePart, Progress, Volume, Written, spoiled, write_parts
 from tidegate.sources._words import words
@@ -68,9 +67,6 @@ class Wikipedia(_JsonLines):
 
     _schema: ClassVar[str] = _CHANGES
 
-    def __post_init__(self) -> None:
-        duration(self.grace)
-
 
 @dataclass(frozen=True, slots=True)
 class ServerNames(_JsonLines):
@@ -84,9 +80,6 @@ class ServerNames(_JsonLines):
     event_time: str | None = None
 
     _schema: ClassVar[str] = "id bigint, server_name string"
-
-    def __post_init__(self) -> None:
-        duration(self.grace)
 
 
 def write_wikipedia(
