@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -184,6 +185,17 @@ def test_plain_values_come_back(
     writer.publish(0, writer.write(rows, batch(0)))
     expected = {row["id"]: row for row in rows.toArrow().to_pylist()}
     assert {row["id"]: row for row in place.visible()} == expected
+
+
+def test_not_a_number_comes_back(
+    place: Place, writer: SinkWriter, batch: Batch, spark: SparkSession, never: Never
+) -> None:
+    never("kafka", why="JSON has no such number")
+    rows = spark.sql("select 1L id, double('nan') real, float('nan') single")
+    writer.publish(0, writer.write(rows, batch(0)))
+    (row,) = place.visible()
+    assert math.isnan(row["real"])
+    assert math.isnan(row["single"])
 
 
 def test_nested_values_come_back(

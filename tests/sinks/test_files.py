@@ -42,12 +42,30 @@ def test_restart_removes_attempts_that_came_to_nothing(
     out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
-    writer.write(numbers(0, 1), batch(0, number=0))
+    opened(out, spark).write(numbers(0, 1), batch(0, number=0))
     writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
     writer.write(numbers(1, 2), batch(1))  # committed, but not published
     writer.write(numbers(2, 3), batch(2))
     opened(out, spark, committed=1)
     assert attempts(out) == [str(batch(0, number=1)), str(batch(1))]
+
+
+def test_publishing_removes_earlier_tries(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.write(numbers(0, 1), batch(0, number=0))
+    writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
+    assert attempts(out) == [str(batch(0, number=1))]
+
+
+def test_folder_that_the_driver_cannot_see_is_an_error(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As if an executor on another machine had written one of the files.
+    monkeypatch.setattr("tidegate.sinks.files._count", lambda part: 0 if "part-00001" in part.name else 10)
+    with pytest.raises(SinkError, match=r"executors wrote 30 rows .* but the driver finds 20"):
+        opened(out, spark).write(numbers(0, 30), batch(0))
 
 
 def test_folder_of_a_longer_run_is_refused(

@@ -85,8 +85,8 @@ def test_nothing_staged_stays_behind(
     database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = database.open(spark)
-    staged = [writer.write(numbers(0, 1), batch(0, number=number))["staging"] for number in range(2)]
-    receipt = writer.write(numbers(0, 1), batch(0, number=2))
+    staged = [database.open(spark).write(numbers(0, 1), batch(0, generation=0))["staging"]]
+    receipt = writer.write(numbers(0, 1), batch(0))
     writer.publish(0, receipt)
     waiting = writer.write(numbers(1, 2), batch(1))["staging"]  # committed, but not published
     staged += [receipt["staging"], writer.write(numbers(2, 3), batch(2))["staging"]]
@@ -94,6 +94,16 @@ def test_nothing_staged_stays_behind(
     left = {name for (name,) in database.run("select tablename from pg_tables")}
     assert waiting in left
     assert not left & set(staged)
+
+
+def test_publishing_drops_earlier_tries(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
+    receipts = [writer.write(numbers(0, 1), batch(0, number=number)) for number in range(2)]
+    writer.publish(0, receipts[1])
+    left = {name for (name,) in database.run("select tablename from pg_tables")}
+    assert not left & {receipt["staging"] for receipt in receipts}
 
 
 def test_staged_rows_survive_a_crash_of_the_server(

@@ -141,6 +141,7 @@ def test_pipeline_from_topic_to_topic(
             "engine.interval": "100 ms",
             "engine.checkpoint": str(tmp_path / "checkpoint"),
             "admission.initial_rows": 40,
+            "admission.min_rows": 10,
         }
         told: list[tg.BatchProgress] = []
         effective = config.load(code=pipeline.config, environ={}, overrides=settings)

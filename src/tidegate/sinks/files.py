@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tidegate.errors import PipelineError, SinkError
 from tidegate.sinks import manifest
 from tidegate.sinks.committed import JSON_OPTIONS, local, read
+from tidegate.sinks.counting import counted
 from tidegate.sinks.manifest import Manifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
@@ -67,24 +68,35 @@ class _Writer(SinkWriter):
         self._root = root
         self._format = file_format
         self._pipeline = pipeline
+        self._attempts: list[Path] = []
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         folder = self._root / _DATA / str(attempt)
         options = JSON_OPTIONS if self._format == "json" else {}
+        rows, written = counted(rows)
         rows.write.format(self._format).options(**options).save(str(folder))
         counts = {part: _count(part) for part in sorted(folder.glob("part-*"))}
+        found = sum(counts.values())
+        if found < written():
+            raise SinkError(
+                f"executors wrote {written()} rows of {attempt}, but the driver finds {found} in {folder}: "
+                "the folder must be one that the driver and all executors share"
+            )
         # Spark leaves a file for a partition without rows; a reader has no use for it.
         files = [part for part, count in counts.items() if count]
         _sync([*files, folder, folder.parent])
+        self._attempts.append(folder)
         return {
             "attempt": str(attempt),
             "format": self._format,
-            "rows": sum(counts.values()),
+            "rows": found,
             "files": [str(part.relative_to(self._root)) for part in files],
             "schema": rows.schema.jsonValue(),
         }
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
+        if manifest.path_of(self._root, batch_id).exists():
+            return
         for name in receipt["files"]:
             if not (self._root / name).is_file():
                 raise SinkError(f"batch {batch_id} cannot be published: its file {self._root / name} is gone")
@@ -97,13 +109,14 @@ class _Writer(SinkWriter):
             files=tuple(receipt["files"]),
             schema=receipt["schema"],
         ).publish(self._root)
+        self._forget(batch_id, receipt["attempt"])
 
     def recover(self, committed: int) -> None:
         visible = dict(manifest.published(self._root))
         self._check_owner(visible, committed)
         attempts: defaultdict[int, list[Path]] = defaultdict(list)
         for folder in (self._root / _DATA).glob("[0-9]*-*-*"):
-            attempts[int(folder.name.split("-")[0])].append(folder)
+            attempts[_batch_of(folder)].append(folder)
         for batch_id, folders in attempts.items():
             if batch_id > committed:
                 orphans = folders
@@ -114,6 +127,14 @@ class _Writer(SinkWriter):
                 orphans = []
             for folder in orphans:
                 shutil.rmtree(folder)
+
+    def _forget(self, batch_id: int, winner: str) -> None:
+        """Remove what earlier tries of this run left of a published batch."""
+        done = [folder for folder in self._attempts if _batch_of(folder) <= batch_id]
+        for folder in done:
+            self._attempts.remove(folder)
+            if _batch_of(folder) == batch_id and folder.name != winner:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _check_owner(self, visible: dict[int, Path], committed: int) -> None:
         if not visible:
@@ -131,6 +152,10 @@ class _Writer(SinkWriter):
                 f"{self._root} holds batches up to {latest}, but the checkpoint has committed only up to "
                 f"{committed}: use the checkpoint that wrote them, or another folder, or remove this one"
             )
+
+
+def _batch_of(folder: Path) -> int:
+    return int(folder.name.partition("-")[0])
 
 
 def _count(part: Path) -> int:

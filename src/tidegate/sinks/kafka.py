@@ -91,6 +91,9 @@ class _Writer(SinkWriter):
             .write.format("kafka")
             .options(**self._sink.options)
             .option(_PREFIX + _BOOTSTRAP, self._sink.bootstrap)
+            # Messages of a task must arrive in their order, or readers would take one for a repeat.
+            .option("kafka.enable.idempotence", "true")
+            .option("kafka.acks", "all")
             .option("topic", self._sink.topic)
             .save()
         )

@@ -84,6 +84,7 @@ class _Writer(SinkWriter):
         self._staging = f"tidegate_staging_{digest}_"
         self._connection: psycopg.Connection[Any] | None = None
         self._checked: object = None
+        self._attempts: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Check that the server answers, and create the table of batches."""
@@ -115,6 +116,7 @@ class _Writer(SinkWriter):
             copy = _sql(
                 "copy {} ({}) from stdin (format csv)", self._name(staging), _list([*columns, _TASK])
             ).as_string(connection)
+        self._attempts[staging] = attempt.batch_id
         text = postgres_columns.as_text(rows)
         done = text.mapInArrow(
             partial(copy_partition, self._sink.dsn, copy), "task bigint, rows bigint"
@@ -156,7 +158,11 @@ class _Writer(SinkWriter):
                         f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
                         f"has {moved.rowcount} of them: somebody changed that table"
                     )
-            connection.execute(_sql("drop table if exists {}", staging))
+            # With what earlier tries of this run left of the batch.
+            tries = {name for name, batch in self._attempts.items() if batch == batch_id}
+            for name in tries | {receipt["staging"]}:
+                connection.execute(_sql("drop table if exists {}", self._name(name)))
+        self._attempts = {name: batch for name, batch in self._attempts.items() if batch > batch_id}
 
     def recover(self, committed: int) -> None:
         with self._transaction() as connection:
