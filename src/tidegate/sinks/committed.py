@@ -12,19 +12,12 @@ from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote, urlsplit
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.sinks import manifest
+from tidegate.sinks import json_form, manifest
 from tidegate.sinks.manifest import Manifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
-
-# Spark's default drops the microseconds of a timestamp.
-JSON_OPTIONS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "timeZone": "UTC",
-}
 
 
 def local(path: str | os.PathLike[str]) -> Path:
@@ -70,7 +63,7 @@ def _read_spark(root: Path, batches: list[Manifest], spark: SparkSession) -> Dat
     for file_format in sorted({batch.format for batch in batches}):
         files = [str(root / name) for batch in batches if batch.format == file_format for name in batch.files]
         if files:
-            reader = spark.read.format(file_format).schema(schema).options(**JSON_OPTIONS, mode="FAILFAST")
+            reader = spark.read.format(file_format).schema(schema).options(**json_form.LINES, mode="FAILFAST")
             rows = rows.unionByName(reader.load(files))
     return rows
 

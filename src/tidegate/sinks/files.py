@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.sinks import manifest
-from tidegate.sinks.committed import JSON_OPTIONS, local, read
+from tidegate.sinks import json_form, manifest
+from tidegate.sinks.committed import local, read
 from tidegate.sinks.counting import counted
 from tidegate.sinks.manifest import Manifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
@@ -72,7 +72,7 @@ class _Writer(SinkWriter):
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         folder = self._root / _DATA / str(attempt)
-        options = JSON_OPTIONS if self._format == "json" else {}
+        options = json_form.LINES if self._format == "json" else {}
         rows, written = counted(rows)
         rows.write.format(self._format).options(**options).save(str(folder))
         counts = {part: _count(part) for part in sorted(folder.glob("part-*"))}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks import json_form
 from tidegate.sinks.counting import counted
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
@@ -17,11 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Kafka", "Message", "Reader", "read_committed"]
 
-_JSON_OPTIONS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timeZone": "UTC",
-    "ignoreNullFields": "false",
-}
 _PREFIX = "kafka."
 _BOOTSTRAP = "bootstrap.servers"
 # The low bits of Spark's `monotonically_increasing_id` count the rows of a partition.
@@ -107,7 +103,7 @@ def _messages(rows: DataFrame, sink: Kafka) -> DataFrame:
     from pyspark.sql import functions as f
 
     key = f.lit(None) if sink.key is None else f.expr(sink.key)
-    value = f.to_json(f.struct("*"), _JSON_OPTIONS) if sink.value is None else f.expr(sink.value)
+    value = f.to_json(f.struct("*"), json_form.VALUES) if sink.value is None else f.expr(sink.value)
     fields = rows.select(key.alias("key"), value.alias("value"))
     kinds = dict(fields.dtypes)
     return fields.select(*(_bytes(f.col(name), kinds[name]).alias(name) for name in ("key", "value")))

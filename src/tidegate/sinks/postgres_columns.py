@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tidegate.errors import SinkError
+from tidegate.sinks import json_form
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,11 +33,6 @@ _TYPES: dict[str, tuple[str, ...]] = {
     "array": ("jsonb", "json"),
     "map": ("jsonb", "json"),
     "struct": ("jsonb", "json"),
-}
-_JSON_OPTIONS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timeZone": "UTC",
-    "ignoreNullFields": "false",
 }
 
 
@@ -109,7 +105,7 @@ def _text(column: Column, kind: DataType) -> Column:
     if isinstance(kind, BinaryType):
         return f.concat(f.lit("\\x"), f.hex(column))
     if isinstance(kind, (ArrayType, MapType, StructType)):
-        return f.to_json(column, _JSON_OPTIONS)
+        return f.to_json(column, json_form.VALUES)
     return column
 
 
