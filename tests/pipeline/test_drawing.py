@@ -24,6 +24,7 @@ def test_the_tree_has_every_step_once_with_its_line() -> None:
             step.name
         )
     assert "union-1 + source-2" in text
+    assert "→ union-1" in text
     assert "test_drawing.py:" in text
 
 

@@ -20,9 +20,13 @@ def tree(plan: Plan) -> str:
     def walk(step: Step, stem: str, last: bool) -> None:
         others = "".join(f" + {other.name}" for other in step.inputs[1:])
         rows.append((f"{stem}{'└─ ' if last else '├─ '}{step.name}{others}", _about(step)))
-        below = [child for child in plan.consumers(step) if child.inputs[0] is step]
+        below = plan.consumers(step)
         for number, child in enumerate(below):
-            walk(child, stem + ("   " if last else "│  "), number == len(below) - 1)
+            branch, final = stem + ("   " if last else "│  "), number == len(below) - 1
+            if child.inputs[0] is step:
+                walk(child, branch, final)
+            else:
+                rows.append((f"{branch}{'└─ ' if final else '├─ '}→ {child.name}", ""))
 
     for number, root in enumerate(roots):
         walk(root, "", number == len(roots) - 1)
@@ -93,7 +97,7 @@ def _box(step: Step, x: int, y: int) -> str:
         else "step"
     )
     text = step.describe()
-    short = text if len(text) <= 38 else text[:37] + "…"
+    short = text if len(text) <= 35 else text[:34] + "…"
     return (
         f"<g><title>{escape(f'{step.name}: {text} ({step.where})')}</title>"
         f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_HIGH}" rx="7" fill="{_FILL[look]}" '
