@@ -69,7 +69,9 @@ def test_a_fixed_cost_near_the_target_is_not_taken_for_the_cost_of_the_rows() ->
     noise = random.Random(7)
     admission = start(limit=4_000)
     for _ in range(40):  # A busy machine: hardly anything of the time is due to the rows.
-        admission = admission.observe(admission.limit, 0.85 * noise.uniform(0.8, 1.2) + admission.limit * 2e-7)
+        admission = admission.observe(
+            admission.limit, 0.85 * noise.uniform(0.8, 1.2) + admission.limit * 2e-7
+        )
     assert admission.limit > 400_000
 
 

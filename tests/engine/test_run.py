@@ -159,7 +159,7 @@ def test_unreadable_rows_are_kept_with_the_reason_and_counted(run: Run, tmp_path
     )
     summary, _ = run(p)
     assert sorted(tg.read(tmp_path / "out")["id"].to_pylist()) == [1, 2]
-    assert summary.dead_letters == 2
+    assert (summary.rows_in, summary.rows_out, summary.dead_letters) == (4, 2, 2)
     dead = tg.read(tmp_path / "checkpoint" / "dead-letters" / "source-1")
     assert Counter(dead["raw"].to_pylist()) == Counter(lines[1:3])
     assert all(dead["reason"].to_pylist())
@@ -199,6 +199,23 @@ def test_a_failing_sink_is_tried_again(run: Run) -> None:
     assert calls == [0, 0, 0]
     assert told[0].tries == 3
     assert summary.rows_out == 500
+
+
+def test_rows_are_counted_once_however_often_a_batch_is_tried(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"id": 1}\n{"id": 2}\nbroken\n')
+    tries: list[int] = []
+
+    def flaky(rows: DataFrame, batch_id: int) -> None:
+        tries.append(rows.count())
+        if len(tries) < 3:
+            raise OSError("not yet")
+
+    p = tg.Pipeline("counted")
+    p.source(tg.sources.Files(tmp_path / "in", schema="id bigint")).sink(tg.sinks.ForEachBatch(flaky))
+    summary, _ = run(p)
+    assert tries == [2, 2, 2]
+    assert (summary.rows_in, summary.rows_out, summary.dead_letters) == (3, 2, 1)
 
 
 def test_after_the_last_try_the_pipeline_stops_and_can_go_on(run: Run, tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ from pyspark.sql import functions as F
 
 from tidegate.engine.query import RunningQuery
 from tidegate.engine.reason import reason
-from tidegate.engine.translate import Translation
+from tidegate.engine.translate import Translation, seen
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import BatchError, FencedError
+from tidegate.errors import BatchError
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
+from tidegate.sources.source import Seen
 
 log = logging.getLogger(__name__)
 
@@ -37,30 +38,35 @@ class Outcome:
     batch_id: int
     visible_at: float
     cut: Mapping[str, Any]
-    rows_in: Mapping[str, int]
-    """Source -> rows."""
+    seen: Mapping[str, Seen]
+    """Source -> what was read."""
     rows_out: Mapping[str, int]
     """Sink step -> rows."""
-    dead_letters: int
-    quantiles: Mapping[str, tuple[int, int]]
-    """Source -> the event times that 1 % and 50 % of its rows are older than."""
     watermark: int | None
     phases: Mapping[str, float]
     tries: int
 
     @property
+    def rows_in(self) -> Mapping[str, int]:
+        """Source -> rows."""
+        return {name: seen.rows for name, seen in self.seen.items()}
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(seen.unreadable for seen in self.seen.values())
+
+    @property
     def latency_p50(self) -> float | None:
         """From event to visible output: the mean of the sources' medians, by rows."""
-        total = sum(self.rows_in[name] for name in self.quantiles)
-        ages = [
-            self.rows_in[name] * (self.visible_at - mid / 1e6) for name, (_, mid) in self.quantiles.items()
-        ]
-        return sum(ages) / total if total else None
+        timed = [(seen.rows, seen.median) for seen in self.seen.values() if seen.median is not None]
+        total = sum(rows for rows, _ in timed)
+        return sum(rows * (self.visible_at - at / 1e6) for rows, at in timed) / total if total else None
 
     @property
     def latency_p99(self) -> float | None:
         """From event to visible output: that of the slowest source."""
-        return max((self.visible_at - early / 1e6 for early, _ in self.quantiles.values()), default=None)
+        oldest = [seen.oldest_percent for seen in self.seen.values() if seen.oldest_percent is not None]
+        return self.visible_at - min(oldest) / 1e6 if oldest else None
 
 
 @dataclass(slots=True)
@@ -86,16 +92,13 @@ class Batches:
             self._publish(batch_id, entry.receipts)
             return None
         phases: dict[str, float] = {}
+        cut = self._cut(batch_id, query)
         with _timed(phases, "write"), self._kept(rows) as kept:
-            receipts, counts, dead, tries = self._write(kept, batch_id, query)
-        observed = query.observed()
-        names = [step.name for step in self.translation.sources]
-        measures = {name: observed.get(name, {}) for name in names}
-        mark = self.watermark.micros
+            written = self._write(kept, batch_id, cut, query)
+        held = self.watermark.micros
         advanced = self.watermark.advance(
-            {name: m["newest"] for name, m in measures.items() if m.get("newest") is not None}
+            {name: seen.newest for name, seen in written.seen.items() if seen.newest is not None}
         )
-        cut = self._cut(batch_id, query, names)
         with _timed(phases, "ledger"):
             self.ledger.append(
                 Entry(
@@ -103,24 +106,22 @@ class Batches:
                     generation=self.ledger.generation,
                     cut=cut,
                     event_times=dict(advanced.seen),
-                    receipts=receipts,
+                    receipts=written.receipts,
                     limit=self.limit(),
                 )
             )
         self.watermark = advanced
         with _timed(phases, "publish"):
-            self._publish(batch_id, receipts)
+            self._publish(batch_id, written.receipts)
         return Outcome(
             batch_id=batch_id,
             visible_at=time.time(),
             cut=cut,
-            rows_in={name: m.get("rows") or 0 for name, m in measures.items()},
-            rows_out=counts,
-            dead_letters=dead,
-            quantiles={name: tuple(m["quantiles"]) for name, m in measures.items() if m.get("quantiles")},
-            watermark=mark,
+            seen=written.seen,
+            rows_out=written.rows,
+            watermark=held,
             phases=phases,
-            tries=tries,
+            tries=written.tries,
         )
 
     @contextmanager
@@ -135,44 +136,36 @@ class Batches:
         finally:
             kept.unpersist()
 
-    def _write(
-        self, rows: DataFrame, batch_id: int, query: RunningQuery
-    ) -> tuple[dict[str, Receipt], dict[str, int], int, int]:
+    def _write(self, rows: DataFrame, batch_id: int, cut: Mapping[str, Any], query: RunningQuery) -> _Written:
         for number in range(1, self.tries + 1):
             try:
-                receipts, counts = self._write_outputs(rows, batch_id)
-                dead = self._write_dead_letters(rows, batch_id, query, receipts)
-                return receipts, counts, dead, number
-            except FencedError:
-                raise
+                return self._try_to_write(rows, batch_id, cut, query, number)
             except Exception as error:
                 self._failed(error, batch_id, number, "write")
         raise AssertionError("unreachable: the last failed try raises")
 
-    def _write_outputs(self, rows: DataFrame, batch_id: int) -> tuple[dict[str, Receipt], dict[str, int]]:
+    def _try_to_write(
+        self, rows: DataFrame, batch_id: int, cut: Mapping[str, Any], query: RunningQuery, number: int
+    ) -> _Written:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
-        for step, frame in self.translation.outputs(rows).items():
-            receipt = self.writers[step].write(frame, self._attempt(batch_id))
-            receipts[identity(step)] = receipt
-            counts[step.name] = receipt["rows"]
-        return receipts, counts
-
-    def _write_dead_letters(
-        self, rows: DataFrame, batch_id: int, query: RunningQuery, receipts: dict[str, Receipt]
-    ) -> int:
-        """A second look at the batch, only when it held rows that could not be read."""
+        for sink, frame in self.translation.outputs(rows).items():
+            receipts[identity(sink)] = receipt = self.writers[sink].write(frame, self._attempt(batch_id))
+            counts[sink.name] = receipt["rows"]
         observed = query.observed()
-        total = 0
-        for step, frame in self.translation.unreadable(rows).items():
-            count = observed.get(step.name, {}).get("unreadable") or 0
-            if count:
+        seen_of = {
+            step: seen(step, cut[step.name]["start"], cut[step.name]["end"], observed)
+            for step in self.translation.sources
+        }
+        for source, frame in self.translation.unreadable(rows).items():
+            if seen_of[source].unreadable:  # A second look at the batch, only when it has to be.
                 labelled = frame.select(
-                    F.lit(batch_id).alias("batch_id"), F.lit(step.name).alias("source"), "reason", "raw"
+                    F.lit(batch_id).alias("batch_id"), F.lit(source.name).alias("source"), "reason", "raw"
                 )
-                receipts[identity(step)] = self.dead_letters[step].write(labelled, self._attempt(batch_id))
-                total += count
-        return total
+                receipts[identity(source)] = self.dead_letters[source].write(
+                    labelled, self._attempt(batch_id)
+                )
+        return _Written(receipts, counts, {step.name: found for step, found in seen_of.items()}, number)
 
     def _publish(self, batch_id: int, receipts: Mapping[str, Receipt]) -> None:
         writers = {identity(step): writer for step, writer in self.writers.items()}
@@ -203,7 +196,8 @@ class Batches:
         self._number += 1
         return Attempt(batch_id, self.ledger.generation, self._number)
 
-    def _cut(self, batch_id: int, query: RunningQuery, names: list[str]) -> dict[str, Any]:
+    def _cut(self, batch_id: int, query: RunningQuery) -> dict[str, Any]:
+        names = [step.name for step in self.translation.sources]
         ends = query.offsets(batch_id) or [None] * len(names)
         starts = (query.offsets(batch_id - 1) if batch_id else None) or [None] * len(names)
         return {
@@ -216,6 +210,16 @@ def identity(step: SinkStep | SourceStep) -> str:
     if isinstance(step, SourceStep):
         return f"dead-letters:{step.name}"
     return step.sink.location or step.name
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A batch that lies where nobody reads it yet."""
+
+    receipts: dict[str, Receipt]
+    rows: dict[str, int]
+    seen: dict[str, Seen]
+    tries: int
 
 
 @contextmanager

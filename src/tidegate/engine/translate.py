@@ -8,9 +8,9 @@ where a stream parts, or a source may hold rows that cannot be read, the rows ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial, singledispatch
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -22,7 +22,7 @@ from tidegate.errors import PipelineError
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Expression, SinkStep, SourceStep, Step
-from tidegate.sources.source import RAW, REASON
+from tidegate.sources.source import RAW, REASON, Seen
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,22 +143,39 @@ def _readable(step: Step, frame: DataFrame) -> DataFrame:
 
 
 def _observed(step: SourceStep, load: Callable[[], DataFrame]) -> DataFrame:
-    """Count what enters; the early quantiles of event time become the late ones of latency."""
+    """See what enters; the early quantiles of event time become the late ones of latency."""
     frame = load()
+    _check_event_time(step, frame)
+    if step.source.countable:
+        return frame
     measures = [F.count(F.lit(1)).alias("rows")]
     if step.source.fallible:
         measures.append(F.count(REASON).alias("unreadable"))
-    event_time = step.source.event_time
-    if event_time is not None:
-        if event_time not in frame.columns:
-            raise PipelineError(f"event_time={event_time!r} is not among its columns {frame.columns}")
-        if not isinstance(frame.schema[event_time].dataType, TimestampType):
-            kind = frame.schema[event_time].dataType.simpleString()
-            raise PipelineError(f"event_time={event_time!r} is a {kind}; it must be a timestamp")
-        micros = F.unix_micros(F.col(event_time))
+    if step.source.event_time is not None:
+        micros = F.unix_micros(F.col(step.source.event_time))
         measures.append(F.max(micros).alias("newest"))
         measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
     return frame.observe(step.name, *measures)
+
+
+def seen(step: SourceStep, start: Any, end: Any, observed: Mapping[str, Mapping[str, Any]]) -> Seen:
+    """What the batch from `start` to `end` saw of a source."""
+    if step.source.countable:
+        return step.source.seen(start, end)
+    found = observed.get(step.name, {})
+    oldest, middle = found.get("quantiles") or (None, None)
+    return Seen(found.get("rows") or 0, found.get("unreadable") or 0, found.get("newest"), oldest, middle)
+
+
+def _check_event_time(step: SourceStep, frame: DataFrame) -> None:
+    name = step.source.event_time
+    if name is None:
+        return
+    if name not in frame.columns:
+        raise PipelineError(f"event_time={name!r} is not among its columns {frame.columns}")
+    kind = frame.schema[name].dataType
+    if not isinstance(kind, TimestampType):
+        raise PipelineError(f"event_time={name!r} is a {kind.simpleString()}; it must be a timestamp")
 
 
 def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:

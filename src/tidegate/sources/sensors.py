@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import lru_cache
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
 from tidegate.sources._words import below, words
 from tidegate.sources.keys import HotSet, Keys, Uniform, Zipf
 from tidegate.sources.rate import Constant, Ramp, Rate, Sine, Step, Trace
-from tidegate.sources.source import Position, Source
+from tidegate.sources.source import Position, Seen, Source
 
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "id bigint, timestamp timestamp, value double"
@@ -62,6 +62,8 @@ class Sensors(Source):
     event_time: str | None = "timestamp"
     grace: str = "2 seconds"
 
+    countable: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         _whole("sensors", self.sensors, 1, _MOST_KEYS)
         if self.value_keys is not None:
@@ -101,6 +103,15 @@ class Sensors(Source):
             return None
         return max(0, int(position.latest["offset"]) - int(position.end["offset"]))
 
+    def seen(self, start: Any, end: Any) -> Seen:
+        """Exact: rows are sent in the order of their offsets."""
+        low, high = (start or {"offset": 0})["offset"], end["offset"]
+        if high <= low:
+            return Seen(rows=0)
+        places = [high - 1, low + (high - low) // 100, low + (high - low) // 2]
+        newest, oldest, middle = (self._micros(places) + end["start"]).tolist()
+        return Seen(rows=high - low, newest=newest, oldest_percent=oldest, median=middle)
+
     def done(self, position: Position) -> bool:
         """Whether all `rows` were read; an endless stream is done whenever it has been caught up with."""
         return self.rows is None or (position.end is not None and int(position.end["offset"]) >= self.rows)
@@ -129,11 +140,16 @@ class Sensors(Source):
         import pyarrow as pa
 
         offsets = np.arange(low, high, dtype=np.int64)
-        rate = self.rate if isinstance(self.rate, Rate) else Constant(self.sensors)
-        micros = np.rint(rate.times(offsets) * 1e6).astype(np.int64) + start
-        times = pa.array(micros, pa.int64()).view(pa.timestamp("us", tz="UTC"))
+        times = pa.array(self._micros(offsets) + start, pa.int64()).view(pa.timestamp("us", tz="UTC"))
         columns = [pa.array(self._ids(offsets)), times, pa.array(self._values(offsets))]
         return pa.RecordBatch.from_arrays(columns, names=["id", "timestamp", "value"])
+
+    def _micros(self, offsets: ArrayLike) -> NDArray[np.int64]:
+        """When rows are sent, in microseconds after the start."""
+        import numpy as np
+
+        rate = self.rate if isinstance(self.rate, Rate) else Constant(self.sensors)
+        return np.rint(rate.times(np.asarray(offsets, np.int64)) * 1e6).astype(np.int64)
 
     def _ids(self, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
         if self.keys is None:

@@ -42,6 +42,18 @@ class Position:
     metrics: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a batch saw of one source. Event times are in microseconds since 1970, None without any."""
+
+    rows: int
+    unreadable: int = 0
+    newest: int | None = None
+    oldest_percent: int | None = None
+    """The event time that one in a hundred rows is older than."""
+    median: int | None = None
+
+
 class Source(ABC):
     """A source of rows. Implementations are frozen dataclasses: declaring one needs no JVM.
 
@@ -56,6 +68,9 @@ class Source(ABC):
 
     fallible: ClassVar[bool] = False
     """Whether `load` adds the columns RAW and REASON."""
+
+    countable: ClassVar[bool] = False
+    """Whether `seen` can tell what a cut holds; the rows of other sources are observed as they pass."""
 
     packages: ClassVar[tuple[str, ...]] = ()
     """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
@@ -75,6 +90,10 @@ class Source(ABC):
     def location(self) -> str | None:
         """What is read, as `scheme:place`; None when nobody else could write there."""
         return None
+
+    def seen(self, start: Any, end: Any) -> Seen:
+        """What the cut from `start` (None for the very first) to `end` holds, by its offsets alone."""
+        raise NotImplementedError(f"{type(self).__name__} is not countable")
 
     def limit(self, rows: int, taken: Taken | None) -> Limit:
         """Express "at most `rows` rows" in what this source can limit; `taken` is the latest batch."""
