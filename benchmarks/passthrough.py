@@ -21,7 +21,7 @@ from examples.map_job import fibonacci
 from tidegate import config
 from tidegate.engine import session
 
-ROWS = 1_000_000
+ROWS = 2_000_000
 """Rows of a batch, on both sides."""
 MAPPED = "id bigint, timestamp timestamp, value double, fibonacci bigint"
 

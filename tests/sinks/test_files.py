@@ -12,6 +12,7 @@ import pytest
 
 import tidegate as tg
 from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks.files import _Writer
 from tidegate.sinks.sink import Attempt, SinkWriter
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def test_folder_that_the_driver_cannot_see_is_an_error(
     # As if an executor on another machine had written one of the files.
     monkeypatch.setattr("tidegate.sinks.files._count", lambda part: 0 if "part-00001" in part.name else 10)
     with pytest.raises(SinkError, match=r"executors wrote 30 rows .* but the driver finds 20"):
-        opened(out, spark).write(numbers(0, 30), batch(0))
+        _Writer(out, "parquet", "suite", remote=True).write(numbers(0, 30), batch(0))
 
 
 def test_folder_of_a_longer_run_is_refused(

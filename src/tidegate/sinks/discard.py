@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 if TYPE_CHECKING:
@@ -25,9 +24,8 @@ class Discard(Sink):
 
 class _Writer(SinkWriter):
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
-        rows, count = counted(rows)
-        rows.write.format("noop").mode("overwrite").save()
-        return {"rows": count()}
+        # Spark's noop sink cannot say how many rows it took, and observing them costs a fifth of the batch.
+        return {"rows": rows._jdf.queryExecution().toRdd().count()}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         pass
