@@ -21,8 +21,13 @@ from examples.map_job import fibonacci
 from tidegate import config
 from tidegate.engine import session
 
-ROWS = 2_000_000
-"""Rows of a batch, on both sides."""
+CASES = (
+    # name, whether mapped, sink, rows of a batch: about what plain Spark does in a second here, which is
+    # the interval that a pipeline has when nothing is said
+    ("pass-through, discarded", False, "noop", 5_000_000),
+    ("pass-through to Parquet", False, "parquet", 2_000_000),
+    ("map job to Parquet", True, "parquet", 1_000_000),
+)
 MAPPED = "id bigint, timestamp timestamp, value double, fibonacci bigint"
 
 
@@ -32,15 +37,11 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--plot", type=Path, help="draw batch time and lag under overload into this file")
     asked = parser.parse_args()
-    turns, batches, seconds = (3, 8, 25) if asked.quick else (7, 20, 60)
+    turns, batches, seconds = (3, 7, 25) if asked.quick else (7, 15, 60)
     spark = session.start("passthrough", master="local[2]")
     rows = []
-    for name, mapped, sink in (
-        ("pass-through, discarded", False, "noop"),
-        ("pass-through to Parquet", False, "parquet"),
-        ("map job to Parquet", True, "parquet"),
-    ):
-        ours, peer = _ours(mapped, sink, batches), _peer(spark, mapped, sink, batches)
+    for name, mapped, sink, size in CASES:
+        ours, peer = _ours(mapped, sink, size, batches), _peer(spark, mapped, sink, size, batches)
         ours(), peer()  # Both warm.
         rows.append(in_turns(name, ours, peer, turns=turns, at_least=0.9))
     rows.append(_overload(rows[-1].ours, seconds, asked.plot))
@@ -48,24 +49,24 @@ def main() -> None:
     tell("Tidegate against plain Structured Streaming, 2 cores", rows, as_json=asked.json)
 
 
-def _ours(mapped: bool, sink: str, batches: int) -> Callable[[], Sample]:
+def _ours(mapped: bool, sink: str, size: int, batches: int) -> Callable[[], Sample]:
     def measure() -> Sample:
         with tempfile.TemporaryDirectory() as folder:
             p = tg.Pipeline("ours")
-            stream = p.source(tg.sources.Sensors(rate=None, rows=ROWS * batches))
+            stream = p.source(tg.sources.Sensors(rate=None, rows=size * batches))
             stream = stream.map_arrow(fibonacci, MAPPED) if mapped else stream
             stream.sink(tg.sinks.Discard() if sink == "noop" else tg.sinks.Files(f"{folder}/out"))
-            told = _run(p, folder, interval="1 ms", least=ROWS, most=ROWS)
+            told = _run(p, folder, interval="1 ms", least=size, most=size)
             return _sample([(b.finished_at.timestamp(), b.rows_in, b.batch_seconds) for b in told])
 
-    return _with_cpu(measure, batches)
+    return _with_cpu(measure, size * batches)
 
 
-def _peer(spark: SparkSession, mapped: bool, sink: str, batches: int) -> Callable[[], Sample]:
+def _peer(spark: SparkSession, mapped: bool, sink: str, size: int, batches: int) -> Callable[[], Sample]:
     def measure() -> Sample:
         with tempfile.TemporaryDirectory() as folder:
-            source = tg.sources.Sensors(rate=None, rows=ROWS * batches)
-            frame: DataFrame = source.load(spark, parallelism=2, first_rows=ROWS)
+            source = tg.sources.Sensors(rate=None, rows=size * batches)
+            frame: DataFrame = source.load(spark, parallelism=2, first_rows=size)
             if mapped:
                 frame = frame.mapInArrow(lambda parts: map(fibonacci, parts), MAPPED)
             query = (
@@ -86,15 +87,15 @@ def _peer(spark: SparkSession, mapped: bool, sink: str, batches: int) -> Callabl
                 ]
             )
 
-    return _with_cpu(measure, batches)
+    return _with_cpu(measure, size * batches)
 
 
-def _with_cpu(measure: Callable[[], Sample], batches: int) -> Callable[[], Sample]:
+def _with_cpu(measure: Callable[[], Sample], rows: int) -> Callable[[], Sample]:
     def measured() -> Sample:
         before = cpu_seconds()
         sample = measure()
         used = cpu_seconds() - before
-        return Sample(sample.rows_per_second, sample.batch_seconds, used / (ROWS * batches / 1e6))
+        return Sample(sample.rows_per_second, sample.batch_seconds, used / (rows / 1e6))
 
     return measured
 
