@@ -105,6 +105,10 @@ def test_receipt_is_small_json(writer: SinkWriter, numbers: Numbers, batch: Batc
     assert abs(len(json.dumps(many)) - len(json.dumps(few))) < 100
 
 
+def test_receipt_counts_the_rows(writer: SinkWriter, numbers: Numbers, batch: Batch) -> None:
+    assert [writer.write(numbers(0, n), batch(n))["rows"] for n in (0, 7)] == [0, 7]
+
+
 def test_restart_publishes_what_was_committed(
     place: Place, writer: SinkWriter, numbers: Numbers, batch: Batch, spark: SparkSession
 ) -> None:

@@ -28,6 +28,8 @@ _DEFAULTS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
+    # All but Kafka: by the newer interface Spark tells how many messages it wrote.
+    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",

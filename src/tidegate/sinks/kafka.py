@@ -91,6 +91,7 @@ class _Writer(SinkWriter):
             .option("kafka.enable.idempotence", "true")
             .option("kafka.acks", "all")
             .option("topic", self._sink.topic)
+            .mode("append")
             .save()
         )
         return {"rows": count(), "partitions": self._partitions}

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
-from tidegate.sources.source import RAW, REASON, Position, Source
+from tidegate.sources._lines import parse
+from tidegate.sources.source import RAW, Position, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 Format = Literal["json", "raw"]
@@ -19,7 +20,6 @@ Format = Literal["json", "raw"]
 CONNECTOR = "tidegate:spark-kafka:4.2.0"
 """Maven coordinates of Spark's connector, as `engine/maven` puts it together."""
 
-_ROW = "_tidegate_row"
 _RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 # Set by this class; another value would break what it promises.
 _OWN = ("kafka.bootstrap.servers", "subscribe", "startingOffsets", "failOnDataLoss")
@@ -93,28 +93,16 @@ class Kafka(Source):
         if first_rows is not None:
             stream = stream.option("maxOffsetsPerTrigger", str(first_rows))
         messages = stream.load()
-        return messages.select(*_RAW_COLUMNS) if self.schema is None else self._parsed(messages)
+        if self.schema is None:
+            return messages.select(*_RAW_COLUMNS)
+        texts = messages.select(messages["value"].cast("string").alias(RAW))
+        return parse(texts, self._struct())
 
     def lag(self, position: Position) -> int | None:
         latest, end = _offsets(position.latest), _offsets(position.end)
         if latest is None or end is None:
             return None
         return sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
-
-    def _parsed(self, messages: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as f
-
-        struct = self._struct()
-        target = f"{self.schema}, {REASON} string"
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REASON}
-        texts = messages.select(f.col("value").cast("string").alias(RAW))
-        rows = texts.select(RAW, f.from_json(RAW, target, options).alias(_ROW))
-        checked = rows.select(RAW, _ROW, _problem().alias(REASON))
-        bad = f.col(REASON).isNotNull()
-        raw = f.when(bad, f.coalesce(f.make_valid_utf8(f.col(RAW)), f.lit("")))
-        return checked.select(
-            *(f.col(_ROW)[name].alias(name) for name in struct.names), raw.alias(RAW), REASON
-        )
 
     def _struct(self) -> StructType:
         from pyspark.errors import PySparkException
@@ -131,25 +119,6 @@ class Kafka(Source):
                 f"event_time {self.event_time!r} is not one of the columns {', '.join(struct.names)}"
             )
         return struct
-
-
-def _problem() -> Column:
-    """Why the text RAW, parsed as _ROW, is not one JSON object of the schema; null when it is."""
-    from pyspark.sql import functions as f
-
-    objects = f.json_array_length(f.concat(f.lit("["), RAW, f.lit("]")))
-    # Spark stops at the end of the first object, whatever follows. Only if the first brace that closes
-    # is not the last character can anything follow, and only then is it worth counting.
-    ends_early = f.instr(f.rtrim(RAW), "}") != f.length(f.rtrim(RAW))
-    unfit = f.col(_ROW).isNull() | f.col(_ROW)[REASON].isNotNull()
-    return (
-        f.when(f.col(RAW).isNull(), "no value")
-        .when(~f.is_valid_utf8(f.col(RAW)), "not UTF-8")
-        .when(unfit & f.coalesce(objects != 1, f.lit(True)), "not JSON, or more than one object")
-        .when(unfit & ~f.ltrim(RAW).startswith("{"), "not a JSON object")
-        .when(unfit, "a value does not fit the type of its column")
-        .when(ends_early & f.coalesce(objects != 1, f.lit(True)), "not JSON, or more than one object")
-    )
 
 
 def _offsets(position: Any) -> dict[tuple[str, str], int] | None:
