@@ -45,8 +45,10 @@ def test_an_older_driver_is_fenced(tmp_path: Path) -> None:
 
 def test_batches_follow_one_another(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
+    with pytest.raises(CheckpointError, match="expects batch 0"):
+        ledger.append(entry(1, ledger))
     ledger.append(entry(0, ledger))
-    with pytest.raises(CheckpointError, match="cannot follow"):
+    with pytest.raises(CheckpointError, match="expects batch 1"):
         ledger.append(entry(2, ledger))
 
 

@@ -62,10 +62,11 @@ class Ledger:
                 f"batch {entry.batch_id} is not committed: a newer driver (generation {newest}) has taken "
                 f"over from this one (generation {self.generation})"
             )
-        if self._last is not None and entry.batch_id != self._last.batch_id + 1:
+        expected = 0 if self._last is None else self._last.batch_id + 1
+        if entry.batch_id != expected:
             raise CheckpointError(
-                f"batch {entry.batch_id} cannot follow batch {self._last.batch_id} in the ledger; "
-                "the ledger and Spark's own checkpoint do not belong together"
+                f"batch {entry.batch_id} came where the ledger expects batch {expected}: the ledger and Spark's "
+                "own checkpoint do not belong together; restore both from one copy, or start with a new checkpoint"
             )
         if not create(self._path(entry.batch_id), json.dumps(asdict(entry)).encode()):
             raise FencedError(f"batch {entry.batch_id} was committed by another driver")
