@@ -65,8 +65,8 @@ class Ledger:
         expected = 0 if self._last is None else self._last.batch_id + 1
         if entry.batch_id != expected:
             raise CheckpointError(
-                f"batch {entry.batch_id} came where the ledger expects batch {expected}: the ledger and Spark's "
-                "own checkpoint do not belong together; restore both from one copy, or start with a new checkpoint"
+                f"batch {entry.batch_id} came where the ledger expects batch {expected}: it and Spark's own "
+                "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
             )
         if not create(self._path(entry.batch_id), json.dumps(asdict(entry)).encode()):
             raise FencedError(f"batch {entry.batch_id} was committed by another driver")
