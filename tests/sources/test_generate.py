@@ -28,6 +28,20 @@ def test_each_command_writes_its_rows(tmp_path: Path, command: str) -> None:
     assert len(found) == 500
 
 
+def test_a_second_run_adds_files_and_leaves_those_that_a_stream_may_have_read(tmp_path: Path) -> None:
+    run("server-names", "--out", str(tmp_path), "--rows", "20", "--files", "2")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    output = run("server-names", "--out", str(tmp_path), "--rows", "20", "--files", "2", "--seed", "1")
+    assert "from part-00002.json on" in output
+    names = sorted(file.name for file in tmp_path.iterdir())
+    assert names == [f"part-0000{number}.json" for number in range(4)]
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_a_short_h_asks_for_help() -> None:
+    assert "--malformed" in run("sensors", "-h")
+
+
 def test_a_size_can_be_given_instead_of_rows(tmp_path: Path) -> None:
     run("wikipedia", "--out", str(tmp_path), "--size", "50 kB", "--files", "1")
     assert (tmp_path / "part-00000.json").stat().st_size == pytest.approx(50_000, abs=400)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 _UNITS = {
@@ -41,7 +43,7 @@ _UNITS = {
 _SECONDS_BETWEEN_LINES = 2.0
 _DEFAULT_ROWS = 100_000
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; it is created when missing.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; files that it has stay.")]
 Rows = Annotated[int | None, typer.Option(help=f"How many rows. {_DEFAULT_ROWS:,} unless --size is given.")]
 Size = Annotated[str | None, typer.Option(help="How many bytes instead of rows, like '200 MB'.")]
 Files = Annotated[int, typer.Option(min=1, help="Into how many files.")]
@@ -57,6 +59,12 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
+SensorCount = Annotated[int, typer.Option(min=1, help="How many sensors send.")]
+Rate = Annotated[float | None, typer.Option(help="Rows per second of event time; all sensors together.")]
+Start = Annotated[str | None, typer.Option(help="Event time of the start, like 2025-01-31T12:00:00.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Of the files.")]
+
+
 @app.command()
 def wikipedia(
     out: Out,
@@ -69,10 +77,7 @@ def wikipedia(
     """Changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
     from tidegate.sources.wikipedia import write_wikipedia
 
-    volume = _volume(rows, size, files)
-    with _shown(volume) as progress:
-        written = write_wikipedia(out, volume, seed=seed, malformed=malformed, progress=progress)
-    _tell(written, out)
+    _write(partial(write_wikipedia, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
 
 
 @app.command()
@@ -87,10 +92,7 @@ def server_names(
     """Ids and server names, as JSON lines, for the source `ServerNames`."""
     from tidegate.sources.wikipedia import write_server_names
 
-    volume = _volume(rows, size, files)
-    with _shown(volume) as progress:
-        written = write_server_names(out, volume, seed=seed, malformed=malformed, progress=progress)
-    _tell(written, out)
+    _write(partial(write_server_names, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
 
 
 @app.command()
@@ -101,26 +103,18 @@ def sensors(
     files: Files = 10,
     seed: Seed = 0,
     malformed: Malformed = 0.0,
-    sensors: Annotated[int, typer.Option(min=1, help="How many sensors send.")] = 100_000,
-    rate: Annotated[
-        float | None, typer.Option(help="Rows per second of event time; all sensors together.")
-    ] = None,
-    start: Annotated[
-        str | None, typer.Option(help="Event time of the start, like 2025-01-31T12:00:00.")
-    ] = None,
-    format: Annotated[Format, typer.Option(help="Of the files.")] = Format.json,
+    sensors: SensorCount = 100_000,
+    rate: Rate = None,
+    start: Start = None,
+    format: FormatOption = Format.json,
 ) -> None:
     """What the source `Sensors` sends, for the source `Files`."""
     from tidegate.sources._recording import write_sensors
     from tidegate.sources.sensors import Sensors
 
     source = Sensors(sensors=sensors, rate=rate, seed=seed, start=start)
-    volume = _volume(rows, size, files)
-    with _shown(volume) as progress:
-        written = write_sensors(
-            source, out, volume, format=format.value, malformed=malformed, progress=progress
-        )
-    _tell(written, out)
+    write = partial(write_sensors, source, out, format=format.value, malformed=malformed)
+    _write(write, out, _volume(rows, size, files))
 
 
 def parse_size(text: str) -> int:
@@ -143,6 +137,13 @@ def _volume(rows: int | None, size: str | None, files: int) -> Volume:
     if rows is not None and size is not None:
         raise ConfigError("--rows and --size exclude each other; give one of them")
     return Volume(rows=rows, size=None if size is None else parse_size(size), files=files)
+
+
+def _write(write: Callable[..., Written], out: Path, volume: Volume) -> None:
+    with _shown(volume) as progress:
+        written = write(volume, progress=progress)
+    files = f"{written.files:,} file{'s' if written.files > 1 else ''}"
+    typer.echo(f"{_amount(written.rows, written.size)} in {files} in {out}, from {written.first} on")
 
 
 @contextmanager
@@ -185,11 +186,6 @@ class _Lines:
         self._told = time.monotonic()
         share = min(1.0, (self._rows if self._by_rows else self._size) / self._total)
         typer.echo(f"{share:4.0%}  {_amount(self._rows, self._size)}", err=True)
-
-
-def _tell(written: Written, out: Path) -> None:
-    files = f"{written.files:,} file{'s' if written.files > 1 else ''}"
-    typer.echo(f"{_amount(written.rows, written.size)} in {files} in {out}")
 
 
 def _amount(rows: int, size: int) -> str:

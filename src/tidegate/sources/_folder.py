@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -52,11 +53,12 @@ class Volume:
 
 @dataclass(slots=True)
 class Written:
-    """What has been written: rows, bytes and files."""
+    """What has been written: rows, bytes and files, and the name of the first file."""
 
     rows: int = 0
     size: int = 0
     files: int = 0
+    first: str = ""
 
 
 class Part(Protocol):
@@ -80,12 +82,14 @@ def write_parts(
 ) -> Written:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
 
-    A file of the same name is replaced. A stream that reads the folder sees no file before it is whole.
+    Where the folder has parts already, of whatever suffix, numbers go on after the highest: a stream that
+    has read a file does not look at that name again. It sees no file before it is whole.
     """
     folder, written = Path(out), Written()
     folder.mkdir(parents=True, exist_ok=True)
-    for number, share in enumerate(volume.shares()):
+    for number, share in enumerate(volume.shares(), start=_next_number(folder)):
         name = f"part-{number:05}{suffix}"
+        written.first = written.first or name
         hidden = folder / f".{name}.writing"
         try:
             with part(hidden) as open_part:
@@ -97,6 +101,11 @@ def write_parts(
                 hidden.unlink()
         written.files += 1
     return written
+
+
+def _next_number(folder: Path) -> int:
+    names = (re.match(r"part-(\d+)", path.name) for path in folder.iterdir())
+    return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
 def _fill(part: Part, share: Volume, written: Written, progress: Progress | None) -> None:
