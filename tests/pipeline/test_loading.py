@@ -44,6 +44,26 @@ def test_several_need_a_name(file: Path) -> None:
         load(str(file))
 
 
+def test_none_at_all(file: Path) -> None:
+    file.write_text("x = 1\n")
+    with pytest.raises(PipelineError, match=r"pipe\.py declares no pipeline"):
+        load(str(file))
+
+
+def test_wrong_syntax_is_told_with_its_line_once(file: Path) -> None:
+    file.write_text("x = 1\nx = = 2\n")
+    with pytest.raises(PipelineError) as caught:
+        load(str(file))
+    assert str(caught.value) == f"the file failed: SyntaxError: invalid syntax (declared at {file}:2)"
+
+
+def test_wrong_syntax_in_another_module_is_told_with_its_place(file: Path) -> None:
+    (file.parent / "wrong_beside_the_pipeline.py").write_text("\n\n\nx = = 2\n")
+    file.write_text("import wrong_beside_the_pipeline\n")
+    with pytest.raises(PipelineError, match=r"wrong_beside_the_pipeline\.py, line 4.*pipe\.py:1"):
+        load(str(file))
+
+
 def test_an_unknown_name_lists_the_known(file: Path) -> None:
     file.write_text(TWO)
     with pytest.raises(PipelineError, match=r"no pipeline 'three'.*'one', 'two'"):

@@ -8,6 +8,7 @@ import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
+from typing import TypeGuard
 
 from tidegate.errors import PipelineError, TidegateError, Where
 from tidegate.pipeline.pipeline import Pipeline, RunRequested, declared
@@ -36,8 +37,10 @@ def load(target: str) -> Pipeline:
     except TidegateError:
         raise
     except Exception as error:
+        # The text of a SyntaxError ends in the line, which the place tells as well.
+        text = error.msg if _wrong_syntax(error, path) else error
         raise PipelineError(
-            f"the file failed: {type(error).__name__}: {error}", where=_line_in(path, error)
+            f"the file failed: {type(error).__name__}: {text}", where=_line_in(path, error)
         ) from error
     finally:
         declared.reset(token)
@@ -81,11 +84,18 @@ def _choose(
     names = ", ".join(repr(p.name) for p in pipelines) or "none"
     if name is not None:
         raise PipelineError(f"{file} declares no pipeline {name!r}; it declares: {names}")
+    if not pipelines:
+        raise PipelineError(f'{file} declares no pipeline; one is declared by tg.Pipeline("name")')
     raise PipelineError(f"{file} declares {len(pipelines)} pipelines ({names}); say which, as {file}:NAME")
 
 
+def _wrong_syntax(error: Exception, path: Path) -> TypeGuard[SyntaxError]:
+    """Whether it is the file itself, and no module that it imports, that is no Python."""
+    return isinstance(error, SyntaxError) and error.filename == str(path.resolve())
+
+
 def _line_in(path: Path, error: Exception) -> Where:
-    if isinstance(error, SyntaxError):
+    if _wrong_syntax(error, path):
         return Where(str(path), error.lineno or 1)
     lines = [
         frame.lineno
