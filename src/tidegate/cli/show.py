@@ -21,16 +21,19 @@ def show(
 
     The check is of its structure, and starts no Spark.
     """
-    from tidegate.pipeline import loading
+    from tidegate.pipeline import drawing, loading
 
     pipeline = loading.load(file)
     if html is None:
         typer.echo(str(pipeline))
     else:
         try:
-            html.write_text(pipeline.to_html(), encoding="utf-8")
+            html.write_text(drawing.document(pipeline.name, pipeline.to_html()), encoding="utf-8")
         except OSError as error:
             raise TidegateError(f"{html}: cannot be written: {error.strerror}") from error
         typer.echo(f"drawn in {html}")
+    keyed = [step.name for step in pipeline.steps if step.keyed]
+    if keyed:
+        typer.echo(f"note: this version does not run keyed steps yet: {', '.join(keyed)}")
     # After the drawing: a picture of a wrong pipeline shows what is wrong with it.
     pipeline.plan()

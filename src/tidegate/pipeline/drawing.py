@@ -54,6 +54,14 @@ def html(plan: Plan) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def document(title: str, fragment: str) -> str:
+    """A whole page around the fragment that `html` gives: right in any browser, in UTF-8."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title></head>\n<body>{fragment}</body>\n</html>\n"
+    )
+
+
 def _columns(plan: Plan) -> dict[Step, int]:
     column: dict[Step, int] = {}
     for step in plan.steps:
