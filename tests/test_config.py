@@ -126,7 +126,6 @@ def test_a_section_must_be_a_section() -> None:
     [
         ("engine.tries", "many", "a whole number, 1 or more", "the text 'many'"),
         ("engine.tries", 2.5, "a whole number, 1 or more", "the number 2.5"),
-        ("engine.tries", True, "a whole number, 1 or more", "True"),
         ("engine.tries", 0, "a whole number, 1 or more", "the number 0"),
         ("engine.parallelism", 0, "a whole number, 1 or more, or none", "the number 0"),
         ("engine.interval", "4 lightyears", "a duration like '4 seconds' or '250 ms', more than zero", None),
@@ -135,6 +134,7 @@ def test_a_section_must_be_a_section() -> None:
         ("engine.checkpoint", "x/{name}", "a folder; {pipeline} in it is the name", None),
         ("admission.target", 1.5, "a number above 0, at most 1", "the number 1.5"),
         ("admission.enabled", "yes", "true or false", "the text 'yes'"),
+        ("engine.tries", True, "a whole number, 1 or more", "true"),
         ("dead_letters.path", 5, "a folder, or none", "the number 5"),
         ("spark.driver_memory", "lots", "a size like '2g' or '512m'", "the text 'lots'"),
         ("spark.conf", {"spark.x": 1}, "Spark settings, text to text", "the table {'spark.x': 1}"),

@@ -386,8 +386,9 @@ def _checked(key: Key, value: Any) -> Any:
 
 
 def _described(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()  # as every source but Python writes it
     kinds = {
-        bool: "",
         int: "the number ",
         float: "the number ",
         str: "the text ",

@@ -46,6 +46,19 @@ def test_it_counts_in_what_a_pipeline_sets_for_itself(folder: Path) -> None:
     assert shown("job.py")["engine.tries"] == {"value": 8, "origin": "pipeline"}
 
 
+def test_secrets_of_spark_are_not_shown() -> None:
+    secrets = ["hadoop.fs.s3a.access.key", "hadoop.fs.s3a.secret.key", "ssl.keyPassword", "x.token"]
+    settings = [f"--set=spark.conf.spark.{name}=hunter2" for name in secrets]
+    assert {shown(*settings)[f"spark.conf.spark.{name}"]["value"] for name in secrets} == {"***"}
+    assert "hunter2" not in CliRunner().invoke(app, ["config", *settings]).stdout
+
+
+def test_a_pipe_gets_every_value_whole() -> None:
+    folder = "/".join(["a-long-name"] * 20)
+    answer = CliRunner().invoke(app, ["config", "--set", f"engine.checkpoint={folder}"])
+    assert f" {folder} " in answer.stdout
+
+
 def test_people_get_a_table() -> None:
     answer = CliRunner().invoke(app, ["config", "--set", "engine.tries=5"])
     (row,) = [line for line in answer.stdout.splitlines() if "engine.tries" in line]

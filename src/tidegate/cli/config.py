@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json as jsonlib
+import re
 from typing import Annotated
 
 import typer
 
 from tidegate.cli.run import ConfigOption, SetOption
+
+_UNBOUNDED = 10_000
+_SECRET = re.compile(r"secret|password|token|access[.]key|passphrase", re.IGNORECASE)
+
+
+def shown(key: str, value: object) -> object:
+    """The value, unless its key tells that it is nobody's business. Only Spark's own settings hold such.
+
+    >>> shown("spark.conf.spark.hadoop.fs.s3a.secret.key", "hunter2"), shown("engine.tries", 3)
+    ('***', 3)
+    """
+    return "***" if key.startswith("spark.conf.") and _SECRET.search(key) else value
 
 
 def config(
@@ -31,18 +44,24 @@ def config(
         code=code, file=config_file, overrides=configuration.parse_settings(settings or ())
     )
     origins = effective.origins
+    values = [(key, shown(key, value)) for key, value in effective.items()]
     if json:
-        values = {key: {"value": value, "origin": origins[key]} for key, value in effective.items()}
-        typer.echo(jsonlib.dumps(values, indent=2))
+        table = {key: {"value": value, "origin": origins[key]} for key, value in values}
+        typer.echo(jsonlib.dumps(table, indent=2))
         return
+    from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("key", "value", "origin", header_style="bold", pad_edge=False)
-    for key, value in effective.items():
+    console = Console()
+    # What is no terminal has no width: there, nothing is cut or drawn around.
+    frame = box.HEAVY_HEAD if console.is_terminal else None
+    console.width = console.width if console.is_terminal else _UNBOUNDED
+    rows = Table("key", "value", "origin", header_style="bold", pad_edge=False, box=frame)
+    for key, value in values:
         origin = origins[key]
         # Written as --set and the environment take it.
-        shown = value if isinstance(value, str) else jsonlib.dumps(value).replace("null", "none")
-        table.add_row(key, Text(shown), Text(origin, style="dim" if origin == "default" else "green"))
-    Console().print(table)
+        text = value if isinstance(value, str) else jsonlib.dumps(value).replace("null", "none")
+        rows.add_row(key, Text(text), Text(origin, style="dim" if origin == "default" else "green"))
+    console.print(rows)
