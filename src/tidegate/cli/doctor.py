@@ -63,12 +63,12 @@ def report(findings: Sequence[Finding], console: Console) -> bool:
     titles = {
         "required": "needed to run pipelines",
         "optional": "good to have",
-        "lab": "needed by the lab only",
+        "lab": "needed only by the lab (emulated clusters and their network, not in this version yet)",
     }
     for need, title in titles.items():
         group = [finding for finding in findings if finding.need == need]
         if group:
-            console.print(Text(title, style="bold"))
+            console.print(Text(title, style="bold"), soft_wrap=True)
         for finding in group:
             mark, style = ("ok", "green") if finding.ok else ("no", "red" if need == "required" else "yellow")
             console.print(
@@ -252,7 +252,7 @@ def extras() -> Iterator[Finding]:
             found, ok = f"{package} {version(package)}", True
         except PackageNotFoundError:
             found, ok = f"{package} is not installed", False
-        fix = f"{sys.executable} -m pip install 'tidegate[{extra}]'"
+        fix = f"in Tidegate's folder: {sys.executable} -m pip install '.[{extra}]'"
         yield Finding(f"extra {extra!r}", "optional", ok, found, fix)
 
 
