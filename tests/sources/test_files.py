@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tidegate.errors import DurationError, PipelineError
+from tidegate.errors import PipelineError
 from tidegate.sources import Files
 from tidegate.sources.source import RAW, REASON, Limit, Position, Source, Taken
 
@@ -249,11 +249,6 @@ def test_a_wrong_argument_is_named(arguments: dict[str, Any], problem: str) -> N
         Files("in", **arguments)
 
 
-def test_a_bad_grace_is_refused() -> None:
-    with pytest.raises(DurationError):
-        Files("in", schema="id int", grace="late")
-
-
 def test_the_location_is_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert Files("in", schema="id int").location == f"files:{tmp_path}/in"
@@ -271,6 +266,20 @@ def test_the_limit_follows_the_bytes_per_row(tmp_path: Path) -> None:
 def test_a_batch_without_rows_lets_more_files_in(tmp_path: Path) -> None:
     source = Files(tmp_path, schema="id int")
     assert source.limit(1000, Taken(0, ("/gone/a.json", "/gone/b.json"))) == Limit("files", 4)
+
+
+@pytest.mark.parametrize("file_format", ["json", "parquet"])
+def test_the_limit_of_files_that_cannot_be_seen_scales_by_rows(file_format: Any) -> None:
+    source = Files("s3a://bucket/in", file_format, "id int")
+    taken = Taken(200, ("s3a://bucket/in/a", "s3a://bucket/in/b"))
+    assert source.limit(1000, taken) == Limit("files", 10)
+    assert source.limit(50, taken) == Limit("files", 1)
+
+
+def test_the_limit_ignores_sizes_when_some_files_are_gone(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(5000))
+    taken = Taken(200, (str(tmp_path / "a"), str(tmp_path / "gone")))
+    assert Files(tmp_path, schema="id int").limit(1000, taken) == Limit("files", 10)
 
 
 def test_the_limit_of_parquet_counts_rows_not_files(tmp_path: Path) -> None:

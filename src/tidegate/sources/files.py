@@ -11,7 +11,7 @@ from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
 from tidegate.sources._lines import parse
 from tidegate.sources._names import is_remote, local_path
-from tidegate.sources.source import RAW, REASON, Limit, Source, Taken
+from tidegate.sources.source import RAW, REASON, Limit, Position, Source, Taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,10 +105,15 @@ class Files(Source):
         return parse(lines, schema, format=self.format, options=self.options)
 
     def limit(self, rows: int, taken: Taken | None) -> Limit:
-        """Bytes by the size per row of the latest batch; one file while nothing is known."""
+        """Bytes by the size per row of the latest batch; files where sizes cannot be seen from here.
+
+        One file while nothing is known.
+        """
         if taken is None or not taken.files:
             return Limit("files", 1)
         files = [path for path in map(local_path, taken.files) if path.is_file()]
+        if len(files) < len(taken.files) and taken.rows > 0:  # Not on this machine, or removed since.
+            return Limit("files", max(1, rows * len(taken.files) // taken.rows))
         size = sum(path.stat().st_size for path in files)
         count = taken.rows
         if self.format == "parquet":
@@ -119,6 +124,10 @@ class Files(Source):
         if not size or count <= 0:
             return Limit("files", 2 * len(taken.files))
         return Limit("bytes", max(1, rows * size // count))
+
+    def lag(self, position: Position) -> int | None:
+        """Not known: Spark's file source reports neither what it has listed nor how many rows that is."""
+        return None
 
     def _struct(self, spark: SparkSession) -> StructType:
         from pyspark.errors import PySparkException
