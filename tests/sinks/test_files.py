@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 import tidegate as tg
 from tidegate.errors import PipelineError, SinkError
@@ -89,6 +92,64 @@ def test_folder_of_another_pipeline_is_refused(
     writer.publish(0, writer.write(numbers(0, 1), batch(0)))
     with pytest.raises(SinkError, match="output of pipeline 'one', not of 'two'"):
         opened(out, spark, committed=0, pipeline="two")
+
+
+def test_attempt_that_cannot_be_removed_does_not_stop_the_start(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(out, spark).write(numbers(0, 1), batch(0))
+
+    def still_written(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOTEMPTY, "a driver that was replaced has just put a file there")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("os.rmdir", still_written)
+        opened(out, spark)
+    opened(out, spark)
+    assert attempts(out) == []
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_output_that_was_removed_is_refused(
+    rows: int, out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    receipt = writer.write(numbers(0, rows), batch(0))
+    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt)  # committed, but not published
+    writer.publish(0, receipt)
+    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt)
+    shutil.rmtree(out)
+    restarted = tg.sinks.Files(out).open(spark, pipeline="test")
+    with pytest.raises(SinkError, match=r"output of batches up to 0 is gone from .*another checkpoint"):
+        restarted.recover(0, receipt)
+
+
+def test_sink_that_was_added_later_has_no_output_to_miss(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark, committed=7)
+    writer.publish(8, writer.write(numbers(0, 3), batch(8)))
+    assert tg.read(out).num_rows == 3
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "json"])
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (["value as id", "value as ID"], "already exists"),
+        (["make_interval(1) as span"], "INTERVAL"),
+        ([], "schema"),
+    ],
+)
+def test_columns_that_cannot_be_written_are_found_before_the_start(
+    columns: list[str], problem: str, file_format: Any, out: Path, spark: SparkSession
+) -> None:
+    stream = spark.readStream.format("rate").load()
+    writer = tg.sinks.Files(out, format=file_format).open(spark, pipeline="test")
+    with pytest.raises(AnalysisException, match=problem):
+        writer.check(stream.selectExpr(*columns))
+    writer.check(stream)
+    assert list(out.iterdir()) == []
 
 
 def test_publishing_files_that_are_gone_fails(
@@ -200,13 +261,15 @@ def test_path_may_be_a_file_address() -> None:
 
 @pytest.mark.parametrize("path", ["s3://bucket/out", "hdfs://name/out", "file://host/out", ""])
 def test_path_that_is_not_local_is_refused(path: str) -> None:
-    with pytest.raises(PipelineError, match=r"not a local folder|empty"):
+    with pytest.raises(PipelineError, match=r"Files \(declared at .*\): .*(not a local folder|empty)"):
         tg.sinks.Files(path)
 
 
 def test_unknown_format_is_refused() -> None:
-    with pytest.raises(PipelineError, match="cannot write 'xml'; it can write parquet and json"):
+    with pytest.raises(PipelineError, match="cannot write 'xml'; it can write parquet and json") as caught:
         tg.sinks.Files("out", format="xml")  # type: ignore[arg-type]
+    assert caught.value.step == "Files"
+    assert caught.value.where is not None
 
 
 def test_place_that_is_a_file_is_refused(tmp_path: Path, spark: SparkSession) -> None:

@@ -96,6 +96,26 @@ def test_nothing_staged_stays_behind(
     assert not left & set(staged)
 
 
+def test_staging_table_that_is_locked_does_not_stop_the_start(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    monkeypatch.setattr("tidegate.sinks.postgres._LOCK_SECONDS", 1)
+    writer = database.open(spark)
+    stuck, free = (writer.write(numbers(0, 1), batch(0, number=number))["staging"] for number in range(2))
+
+    def left() -> set[str]:
+        return {stuck, free} & {name for (name,) in database.run("select tablename from pg_tables")}
+
+    with psycopg.connect(database.dsn) as zombie:
+        zombie.execute(f"lock table {stuck} in row exclusive mode".encode())  # what COPY takes
+        database.open(spark)
+        assert left() == {stuck}
+    database.open(spark)
+    assert left() == set()
+
+
 def test_publishing_drops_earlier_tries(
     database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
@@ -187,6 +207,31 @@ def test_own_table_that_does_not_fit_is_refused(
     assert "column other must have a value and gets none" in message
 
 
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (["value as id", "'a' as word"], "column word .* is missing"),
+        (["'a' as id"], "column id is int8 but must be"),
+        (["value as id", "interval '1' day as span"], "column span is interval"),
+        (["value as id", "value as id"], "two columns of one name"),
+    ],
+)
+def test_columns_that_do_not_fit_are_found_before_the_start(
+    columns: list[str], problem: str, database: Database, spark: SparkSession
+) -> None:
+    stream = spark.readStream.format("rate").load()
+    database.run("create table {table} (id bigint)")
+    writer = database.open(spark)
+    with pytest.raises(SinkError, match=problem):
+        writer.check(stream.selectExpr(*columns))
+    writer.check(stream.selectExpr("value as id"))
+
+
+def test_checking_creates_no_table(database: Database, spark: SparkSession) -> None:
+    database.open(spark).check(spark.readStream.format("rate").load())
+    assert database.run("select to_regclass('{table}') is null") == [(True,)]
+
+
 def test_type_without_a_column_is_refused(database: Database, spark: SparkSession, batch: Batch) -> None:
     with pytest.raises(SinkError, match=r"column span is interval .*cast it"):
         database.open(spark).write(spark.sql("select interval '1' day as span"), batch(0))
@@ -238,7 +283,7 @@ def test_text_that_is_no_dsn_is_not_repeated(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("table", ["", "a.b.c", ".rows"])
 def test_table_name_is_checked(table: str) -> None:
-    with pytest.raises(PipelineError, match="is not a name"):
+    with pytest.raises(PipelineError, match=r"Postgres \(declared at .*is not a name"):
         Postgres("postgresql://db", table)
 
 

@@ -8,8 +8,10 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from uuid import uuid4
 
 from tidegate.errors import PipelineError, SinkError
+from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form, manifest
 from tidegate.sinks.committed import local, read
 from tidegate.sinks.counting import counted
@@ -41,9 +43,13 @@ class Files(Sink):
     format: Literal["parquet", "json"] = "parquet"
 
     def __post_init__(self) -> None:
-        local(self.path)
+        try:
+            local(self.path)
+        except PipelineError as error:
+            raise refused(error.problem, step="Files") from None
         if self.format not in _FORMATS:
-            raise PipelineError(f"Files cannot write {self.format!r}; it can write {' and '.join(_FORMATS)}")
+            problem = f"cannot write {self.format!r}; it can write {' and '.join(_FORMATS)}"
+            raise refused(problem, step="Files")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         root = local(self.path)
@@ -72,12 +78,19 @@ class _Writer(SinkWriter):
         self._pipeline = pipeline
         self._attempts: list[Path] = []
 
+    def check(self, rows: DataFrame) -> None:
+        # Spark knows what it can write, but tells only when it writes: so it writes no rows, elsewhere.
+        folder = self._root / f".check-{uuid4().hex}"
+        try:
+            self._save(rows.sparkSession.createDataFrame([], rows.schema), folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         folder = self._root / _DATA / str(attempt)
-        options = json_form.LINES if self._format == "json" else {}
         # Executors of other machines may see another folder under this name; local ones cannot.
         rows, written = counted(rows) if self._remote else (rows, None)
-        rows.write.format(self._format).options(**options).save(str(folder))
+        self._save(rows, folder)
         counts = {part: _count(part) for part in sorted(folder.glob("part-*"))}
         found = sum(counts.values())
         if written is not None and found < written():
@@ -114,9 +127,14 @@ class _Writer(SinkWriter):
         ).publish(self._root)
         self._forget(batch_id, receipt["attempt"])
 
-    def recover(self, committed: int) -> None:
+    def recover(self, committed: int, receipt: Receipt | None = None) -> None:
         visible = dict(manifest.published(self._root))
         self._check_owner(visible, committed)
+        if receipt is not None and committed not in visible and not self._holds(receipt):
+            raise SinkError(
+                f"the output of batches up to {committed} is gone from {self._root}, but the checkpoint goes "
+                "on after them: put the folder back, or begin anew with another checkpoint"
+            )
         attempts: defaultdict[int, list[Path]] = defaultdict(list)
         for folder in (self._root / _DATA).glob("[0-9]*-*-*"):
             attempts[_batch_of(folder)].append(folder)
@@ -129,7 +147,17 @@ class _Writer(SinkWriter):
             else:  # the only attempt; or committed but not published, and the ledger knows which it is
                 orphans = []
             for folder in orphans:
-                shutil.rmtree(folder)
+                # A driver that was replaced may still write there; the next start finds what is left.
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _save(self, rows: DataFrame, folder: Path) -> None:
+        options = json_form.LINES if self._format == "json" else {}
+        rows.write.format(self._format).options(**options).save(str(folder))
+
+    def _holds(self, receipt: Receipt) -> bool:
+        """Whether what was written is there; a batch without rows has an attempt's folder, too."""
+        folder: Path = self._root / _DATA / receipt["attempt"]
+        return folder.is_dir()
 
     def _forget(self, batch_id: int, winner: str) -> None:
         """Remove what earlier tries of this run left of a published batch."""

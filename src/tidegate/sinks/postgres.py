@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from tidegate.errors import MissingExtraError, PipelineError, SinkError
+from tidegate.errors import MissingExtraError, SinkError
+from tidegate.pipeline.where import refused
 from tidegate.sinks import postgres_columns
 from tidegate.sinks.postgres_columns import Found
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
     from psycopg.sql import Identifier
     from pyspark.sql import DataFrame, SparkSession
 
+log = logging.getLogger(__name__)
+
 _BATCHES = "tidegate_batches"
 _TASK = "_tidegate_task"
 _CONNECT_SECONDS = 10
+_LOCK_SECONDS = 5
 _KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 _COLUMNS = """
     select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = ''
@@ -53,10 +58,10 @@ class Postgres(Sink):
 
     def __post_init__(self) -> None:
         if not self.dsn:
-            raise PipelineError("Postgres needs a DSN, like 'postgresql://user@host/database'")
+            raise refused("give a DSN, like 'postgresql://user@host/database'", step="Postgres")
         parts = self.table.split(".")
         if len(parts) > 2 or not all(parts):
-            raise PipelineError(f"Postgres table {self.table!r} is not a name, nor like 'schema.name'")
+            raise refused(f"table {self.table!r} is not a name, nor like 'schema.name'", step="Postgres")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         try:
@@ -98,6 +103,13 @@ class _Writer(SinkWriter):
                     self._name(_BATCHES),
                 )
             )
+
+    def check(self, rows: DataFrame) -> None:
+        self._create_statement(rows)
+        postgres_columns.as_text(rows)  # Spark finds at once what it cannot turn into JSON.
+        with self._transaction() as connection:
+            if found := self._columns(connection):
+                postgres_columns.check(rows, self._sink.table, found)
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         staging = f"{self._staging}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
@@ -160,11 +172,10 @@ class _Writer(SinkWriter):
                     )
             # With what earlier tries of this run left of the batch.
             tries = {name for name, batch in self._attempts.items() if batch == batch_id}
-            for name in tries | {receipt["staging"]}:
-                connection.execute(_sql("drop table if exists {}", self._name(name)))
+            self._drop(connection, sorted(tries | {receipt["staging"]}))
         self._attempts = {name: batch for name, batch in self._attempts.items() if batch > batch_id}
 
-    def recover(self, committed: int) -> None:
+    def recover(self, committed: int, receipt: Receipt | None = None) -> None:
         with self._transaction() as connection:
             entered = connection.execute(
                 _sql(
@@ -187,11 +198,9 @@ class _Writer(SinkWriter):
                 "and starts_with(tablename, %s)",
                 (self._schema, self._staging),
             ).fetchall()
-            for (name,) in tables:
-                batch_id = int(name.removeprefix(self._staging).split("_")[0])
-                # Committed but not published: the ledger knows which attempt, and will name it.
-                if batch_id > committed or batch_id in published:
-                    connection.execute(_sql("drop table {}", self._name(name)))
+            staged = {name: int(name.removeprefix(self._staging).split("_")[0]) for (name,) in tables}
+            # Committed but not published: the ledger knows which attempt, and will name it.
+            self._drop(connection, [n for n, b in staged.items() if b > committed or b in published])
 
     def close(self) -> None:
         if self._connection is not None:
@@ -200,17 +209,36 @@ class _Writer(SinkWriter):
     def _create_target(self, connection: psycopg.Connection[Any], rows: DataFrame) -> None:
         if self._checked == rows.schema:
             return
+        self._lock(connection)
+        connection.execute(self._create_statement(rows))
+        postgres_columns.check(rows, self._sink.table, self._columns(connection))
+        self._checked = rows.schema
+
+    def _create_statement(self, rows: DataFrame) -> Any:
         if len(set(rows.columns)) < len(rows.columns):
             raise SinkError(f"the rows have two columns of one name: {', '.join(rows.columns)}")
-        self._lock(connection)
         types = [
             _sql("{} {}", _identifier(name), _sql(kind)) for name, kind in postgres_columns.create_types(rows)
         ]
-        target = self._name(self._table)
-        connection.execute(_sql("create table if not exists {} ({})", target, _sql(", ").join(types)))
-        found = connection.execute(_COLUMNS, (target.as_string(connection),)).fetchall()
-        postgres_columns.check(rows, self._sink.table, [Found(*column) for column in found])
-        self._checked = rows.schema
+        return _sql("create table if not exists {} ({})", self._name(self._table), _sql(", ").join(types))
+
+    def _columns(self, connection: psycopg.Connection[Any]) -> list[Found]:
+        """The columns of the table; none when there is no table yet."""
+        target = self._name(self._table).as_string(connection)
+        return [Found(*column) for column in connection.execute(_COLUMNS, (target,)).fetchall()]
+
+    def _drop(self, connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
+        """Drop staging tables at the end of a transaction, but for those that somebody still writes to."""
+        import psycopg
+
+        # A frozen task of a driver that was replaced may hold its table for ever.
+        connection.execute(_sql("set local lock_timeout = {}", _literal(f"{_LOCK_SECONDS}s")))
+        for name in names:
+            try:
+                with connection.transaction():
+                    connection.execute(_sql("drop table if exists {}", self._name(name)))
+            except psycopg.errors.LockNotAvailable:
+                log.warning("%s is still written to; a later start will drop it", name)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         # Even "if not exists" fails when two drivers create a table at the same moment.
@@ -320,6 +348,12 @@ def _identifier(*names: str) -> Identifier:
     from psycopg.sql import Identifier
 
     return Identifier(*names)
+
+
+def _literal(value: str) -> Any:
+    from psycopg.sql import Literal
+
+    return Literal(value)
 
 
 def _list(columns: Sequence[str]) -> Any:

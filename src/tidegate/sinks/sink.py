@@ -37,6 +37,13 @@ class Attempt:
 class SinkWriter(ABC):
     """A sink at work in one run of a pipeline. Only the driver calls it, one batch after the other."""
 
+    def check(self, rows: DataFrame) -> None:  # noqa: B027
+        """Raise a PipelineError, a SinkError or Spark's own error when such rows cannot be written.
+
+        Called once, before the query starts, with a streaming DataFrame of the right columns: nothing
+        may be run on it.
+        """
+
     @abstractmethod
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         """Run the Spark job that puts `rows` where nobody reads them yet.
@@ -48,8 +55,12 @@ class SinkWriter(ABC):
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         """Make a written batch visible. Publishing a batch again changes nothing."""
 
-    def recover(self, committed: int) -> None:  # noqa: B027
-        """Called once at start: drop what was written for batches after `committed` (-1: none yet)."""
+    def recover(self, committed: int, receipt: Receipt | None = None) -> None:  # noqa: B027
+        """Called once at start: drop what was written for batches after `committed` (-1: none yet).
+
+        `receipt` is what this sink answered for that batch; None when it was no part of it. With it, a
+        sink can tell that its output was removed, and refuses to go on.
+        """
 
     def close(self) -> None:  # noqa: B027
         """Let go of connections. May not be called when the driver dies."""
