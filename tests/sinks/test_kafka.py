@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from tidegate.errors import MissingExtraError, PipelineError, SinkError
 from tidegate.sinks import Kafka
-from tidegate.sinks.kafka import Message, Reader, read_committed
+from tidegate.sinks.kafka import Message, Reader, _Writer, read_committed
 from tidegate.sinks.sink import Attempt
 
 if TYPE_CHECKING:
@@ -186,8 +187,25 @@ def test_options_are_never_shown() -> None:
 
 @pytest.mark.parametrize("fields", [("", "rows"), ("host", ""), ("host", "rows", None, None, 0)])
 def test_what_is_declared_is_checked(fields: tuple[Any, ...]) -> None:
-    with pytest.raises(PipelineError, match="Kafka"):
+    with pytest.raises(PipelineError, match=r"Kafka \(declared at .*\)"):
         Kafka(*fields)
+
+
+@pytest.mark.parametrize(
+    ("sink", "problem"),
+    [
+        (Kafka("host:9092", "rows", key="nowhere"), "nowhere"),
+        (Kafka("host:9092", "rows", value="concat(value"), "Syntax error"),
+        (Kafka("host:9092", "rows", value="no_function(value)"), "no_function"),
+    ],
+)
+def test_expressions_that_do_not_fit_are_found_before_the_start(
+    sink: Kafka, problem: str, spark: SparkSession
+) -> None:
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(AnalysisException, match=problem):
+        _Writer(sink, "test", 1).check(stream)
+    _Writer(Kafka("host:9092", "rows", key="value", value="timestamp"), "test", 1).check(stream)
 
 
 def test_missing_client_names_the_install_line(monkeypatch: pytest.MonkeyPatch) -> None:

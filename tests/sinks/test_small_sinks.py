@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tidegate.errors import PipelineError
 from tidegate.sinks import Console, Discard, ForEachBatch
 from tidegate.sinks.sink import Attempt
 
@@ -55,6 +56,11 @@ def test_console_says_when_a_batch_is_empty(
     writer = Console().open(spark, pipeline="test")
     writer.publish(0, writer.write(numbers(0, 0), batch(0)))
     assert capsys.readouterr().out == "batch 0: 0 rows\n"
+
+
+def test_console_refuses_a_number_below_zero() -> None:
+    with pytest.raises(PipelineError, match=r"Console \(declared at .*-1 rows"):
+        Console(rows=-1)
 
 
 @pytest.mark.parametrize("sink", [Console(rows=1), Discard()])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tidegate.pipeline.where import refused
 from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
@@ -26,6 +27,10 @@ class Console(Sink):
     """
 
     rows: int = 20
+
+    def __post_init__(self) -> None:
+        if self.rows < 0:
+            raise refused(f"cannot print {self.rows} rows of a batch", step="Console")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         return _Writer(self.rows)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tidegate.errors import PipelineError, SinkError
+from tidegate.errors import SinkError
+from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
 from tidegate.sinks.counting import counted
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
@@ -57,9 +58,9 @@ class Kafka(Sink):
 
     def __post_init__(self) -> None:
         if not self.bootstrap or not self.topic:
-            raise PipelineError("Kafka needs the brokers, like 'localhost:9092', and a topic")
+            raise refused("give the brokers, like 'localhost:9092', and a topic", step="Kafka")
         if self.partitions is not None and self.partitions < 1:
-            raise PipelineError(f"a Kafka topic has at least 1 partition, not {self.partitions}")
+            raise refused(f"a topic has at least 1 partition, not {self.partitions}", step="Kafka")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         return _Writer(self, pipeline, _partition_count(spark, self))
@@ -77,6 +78,9 @@ class _Writer(SinkWriter):
         self._sink = sink
         self._pipeline = pipeline
         self._partitions = partitions
+
+    def check(self, rows: DataFrame) -> None:
+        _messages(rows, self._sink)  # Spark resolves the expressions at once.
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         rows, count = counted(rows)
