@@ -1,214 +1,21 @@
-"""The configuration: its keys, where each value may come from, and what is wrong with it.
-
-A later source wins over an earlier one:
-
-    default < Pipeline(config={...}) < tidegate.toml < TIDEGATE_<SECTION>_<KEY> < command line
-"""
+"""Values from code, file, environment and command line, and all that is wrong with them."""
 
 from __future__ import annotations
 
 import difflib
-import json
 import os
-import string
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, Admission, Config, Key
+from tidegate.errors import ConfigError
 
-from tidegate.errors import ConfigError, DurationError
-from tidegate.pipeline.duration import seconds
-
-ENV_PREFIX = "TIDEGATE_"
 ENV_FILE = "TIDEGATE_CONFIG"
 """Names the configuration file; the one variable with the prefix that is not a key."""
 DEFAULT_FILE = "tidegate.toml"
-
-
-@dataclass(frozen=True, slots=True)
-class Expects:
-    """What a key takes, in words for error messages."""
-
-    text: str
-
-
-def _duration(text: str) -> str:
-    seconds(text)
-    return text
-
-
-def _positive_duration(text: str) -> str:
-    if seconds(text) <= 0:
-        raise DurationError(f"{text!r} is no time at all")
-    return text
-
-
-def _checkpoint(text: str) -> str:
-    if any(name not in (None, "pipeline") for _, name, _, _ in string.Formatter().parse(text)):
-        raise ValueError("only {pipeline} is known")
-    return text
-
-
-_SPAN = "a duration like '4 seconds' or '250 ms'"
-Duration = Annotated[str, AfterValidator(_positive_duration), Expects(f"{_SPAN}, more than zero")]
-Pause = Annotated[str, AfterValidator(_duration), Expects(_SPAN)]
-Count = Annotated[int, Field(ge=1), Expects("a whole number, 1 or more")]
-Share = Annotated[float, Field(gt=0, le=1), Expects("a number above 0, at most 1")]
-Switch = Annotated[bool, Expects("true or false")]
-Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$"), Expects("a size like '2g' or '512m'")]
-
-
-class Section(BaseModel):
-    """What the sections have in common: values never change, and nothing is converted silently."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Engine(Section):
-    """How batches run."""
-
-    interval: Duration = "1 second"
-    """A batch starts this long after the one before it started."""
-    parallelism: Annotated[int | None, Field(ge=1), Expects("a whole number, 1 or more, or none")] = None
-    """Partitions of a batch; None takes the cores that Spark has."""
-    tries: Count = 3
-    """How often a batch is tried before the pipeline stops."""
-    retry_wait: Pause = "1 second"
-    """The pause between two tries."""
-    checkpoint: Annotated[
-        str,
-        Field(min_length=1),
-        AfterValidator(_checkpoint),
-        Expects("a folder; {pipeline} in it is the name"),
-    ] = ".tidegate/{pipeline}"
-    """The folder from which a pipeline goes on; `{pipeline}` stands for its name."""
-
-
-class Admission(Section):
-    """How many rows a batch may take."""
-
-    enabled: Switch = True
-    target: Share = 0.9
-    """The share of the interval that a batch should take."""
-    initial_rows: Count = 10_000
-    """The limit of the first batch. While not set, it keeps within `min_rows` and `max_rows`."""
-    min_rows: Count = 100
-    max_rows: Count = 50_000_000
-
-
-class DeadLetters(Section):
-    """Where records go that cannot be read."""
-
-    path: Annotated[str | None, Field(min_length=1), Expects("a folder, or none")] = None
-    """None puts them into `dead-letters` in the checkpoint."""
-
-
-class Spark(Section):
-    """The Spark session."""
-
-    master: Annotated[str, Field(min_length=1), Expects("a Spark master like 'local[*]'")] = "local[*]"
-    driver_memory: Memory = "2g"
-    conf: Annotated[dict[str, str], Expects("Spark settings, text to text")] = {}
-    """Spark's own settings, on top of Tidegate's; sources add to it entry by entry."""
-
-
-class View(Section):
-    """What is shown while a pipeline runs."""
-
-    mode: Annotated[
-        Literal["auto", "live", "lines", "json", "quiet"], Expects("auto, live, lines, json or quiet")
-    ] = "auto"
-    every: Duration = "3 seconds"
-    """How often the `lines` view writes one."""
-
-
-class Config(BaseModel):
-    """The effective configuration of one run.
-
-    >>> Config().engine.interval
-    '1 second'
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    engine: Engine = Engine()
-    admission: Admission = Admission()
-    dead_letters: DeadLetters = DeadLetters()
-    spark: Spark = Spark()
-    view: View = View()
-
-    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-
-    @property
-    def origins(self) -> Mapping[str, str]:
-        """Key -> where its value came from; each entry of `spark.conf` is a key as well."""
-        return MappingProxyType(dict.fromkeys(KEYS, "default") | self._origins)
-
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """Every key with its value; the entries of `spark.conf` one by one, when there are any."""
-        for key in KEYS.values():
-            value = getattr(getattr(self, key.section), key.name)
-            if isinstance(value, dict) and value:
-                yield from ((f"{key}.{entry}", text) for entry, text in sorted(value.items()))
-            else:
-                yield str(key), value
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the configuration."""
-
-    section: str
-    name: str
-    kind: Any
-    """Its type, bare of constraints."""
-    expects: str
-
-    def __str__(self) -> str:
-        return f"{self.section}.{self.name}"
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return f"{ENV_PREFIX}{self.section}_{self.name}".upper()
-
-    def parse(self, text: str) -> Any:
-        """The value that a text from the environment or the command line stands for."""
-        kinds = get_args(self.kind) if type(None) in get_args(self.kind) else (self.kind,)
-        if type(None) in kinds and text.lower() == "none":
-            return None
-        if bool in kinds:
-            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-        for number in (int, float):
-            if number in kinds:
-                return number(text)
-        return json.loads(text) if get_origin(self.kind) is dict else text
-
-
-_SECTIONS: Mapping[str, type[Section]] = {
-    "engine": Engine,
-    "admission": Admission,
-    "dead_letters": DeadLetters,
-    "spark": Spark,
-    "view": View,
-}
-
-
-def _keys() -> dict[str, Key]:
-    found = {}
-    for section, model in _SECTIONS.items():
-        for name, info in model.model_fields.items():
-            expects = next(note.text for note in info.metadata if isinstance(note, Expects))
-            key = Key(section, name, info.annotation, expects)
-            found[str(key)] = key
-    return found
-
-
-KEYS: Mapping[str, Key] = MappingProxyType(_keys())
 _CONF = "spark.conf"
 
 
@@ -246,7 +53,7 @@ class _Loading:
             if isinstance(values, Mapping):
                 for name, value in values.items():
                     self.take(f"{section}.{name}", value, origin)
-            elif section in _SECTIONS:
+            elif section in SECTIONS:
                 got = _described(values)
                 self.problems.append(f"{section} ({origin}): expected a section with keys, got {got}")
             else:
@@ -381,7 +188,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def _checked(key: Key, value: Any) -> Any:
     """The value, if its section takes it; else ValueError (pydantic's and DurationError are ones)."""
-    section = _SECTIONS[key.section].model_validate({key.name: value})
+    section = SECTIONS[key.section].model_validate({key.name: value})
     return getattr(section, key.name)
 
 
