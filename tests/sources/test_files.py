@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tidegate.errors import PipelineError
 from tidegate.sources import Files
@@ -137,6 +138,20 @@ def test_csv_headers_are_skipped_in_every_file(folder: Path, read: Read) -> None
 def test_compressed_lines_are_read(folder: Path, read: Read) -> None:
     (folder / "a.json.gz").write_bytes(gzip.compress(b'{"id":1}\n{"id":2}\n'))
     assert [row["id"] for row in good(read(Files(folder, schema="id int")))] == [1, 2]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("repaired", "ids"), [(gzip.compress(b'{"id":1}\n'), [1, 2]), (b"", [2])])
+def test_damaged_compressed_lines_are_read_once_they_are_repaired(
+    repaired: bytes, ids: list[int], folder: Path, read: Read
+) -> None:
+    source = Files(folder, schema="id int")
+    (folder / "a.json.gz").write_bytes(gzip.compress(b'{"id":1}\n' * 1000)[:-20])
+    (folder / "b.json").write_text('{"id":2}\n')
+    with pytest.raises(StreamingQueryException, match=r"a\.json\.gz"):
+        read(source)
+    (folder / "a.json.gz").write_bytes(repaired)
+    assert sorted(row["id"] for row in good(read(source))) == ids
 
 
 @pytest.mark.spark

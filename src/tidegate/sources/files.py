@@ -41,7 +41,9 @@ class Files(Source):
 
     Empty files, and lines of nothing but spaces, are skipped. A line that does not fit comes out with RAW
     and REASON, and so does a Parquet file that cannot be read (RAW is its path then; rows before the
-    damage are good rows).
+    damage are good rows). A compressed text file that cannot be unpacked does fail the batch, since Spark
+    unpacks it before any of its lines is seen: put a whole file, or an empty one, in its place under the
+    same name, and the pipeline goes on.
     """
 
     path: str | Path
