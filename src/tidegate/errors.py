@@ -81,5 +81,16 @@ class MissingExtraError(TidegateError, ImportError):
         super().__init__(f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]'")
 
 
+class SessionError(TidegateError, RuntimeError):
+    """Spark does not start. Operator action: `tidegate doctor --spark`, then as it says."""
+
+
+class ListenerError(TidegateError, RuntimeError):
+    """A listener raised; the pipeline was stopped after its batch.
+
+    Operator action: correct the listener and start again; it goes on where it stopped.
+    """
+
+
 class QueryError(TidegateError, RuntimeError):
     """Spark ended the query by itself. Operator action: remove the cause that the message gives."""

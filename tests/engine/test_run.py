@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,10 +14,12 @@ import pytest
 
 import tidegate as tg
 from tests.engine.conftest import Run
-from tidegate.errors import BatchError, CheckpointError
+from tidegate import config
+from tidegate.errors import BatchError, CheckpointError, ListenerError
+from tidegate.ledger.ledger import Entry, Ledger
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -116,6 +119,15 @@ def test_branches_part_the_rows(run: Run, tmp_path: Path) -> None:
     assert pc.min(parts["hot"]["value"]).as_py() > 25
     assert pc.max(parts["warm"]["value"]).as_py() <= 25
     assert parts["rest"]["value"].null_count == 50
+
+
+def test_a_stream_united_with_itself(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("twice")
+    rows = p.source(sensors(1_000))
+    rows.union(rows).sink(tg.sinks.Files(tmp_path / "out"))
+    summary, _ = run(p)
+    assert (summary.rows_in, summary.rows_out) == (1_000, 2_000)
+    assert same(tg.read(tmp_path / "out"), pa.concat_tables([expected(1_000)] * 2))
 
 
 def test_a_union_of_sources(run: Run, tmp_path: Path) -> None:
@@ -232,7 +244,7 @@ def test_after_the_last_try_the_pipeline_stops_and_can_go_on(run: Run, tmp_path:
         p.source(sensors(4_000)).sink(tg.sinks.ForEachBatch(sink))
         return p
 
-    with pytest.raises(BatchError, match="the disk is full") as caught:
+    with pytest.raises(BatchError, match=r"sink-1 \(ForEachBatch .*the disk is full") as caught:
         run(pipeline(), engine__tries=2, admission__max_rows=1000)
     assert (caught.value.batch_id, caught.value.tries) == (2, 2)
     broken = False
@@ -246,8 +258,100 @@ def test_a_failing_function_is_told_with_its_step_and_line(run: Run) -> None:
 
     p = tg.Pipeline("divide")
     p.source(sensors(10)).map_arrow(divide, "id bigint").sink(tg.sinks.Discard())
-    with pytest.raises(BatchError, match=r"map_arrow-1 \(declared at .*test_run.py:\d+\): ZeroDivisionError"):
+    raised = divide.__code__.co_firstlineno + 1
+    place = rf"map_arrow-1 \(declared at .*test_run.py:\d+\), in line {raised}"
+    with pytest.raises(BatchError, match=place + ": ZeroDivisionError"):
         run(p, engine__tries=1)
+
+
+def test_dead_letters_do_not_depend_on_what_a_function_reads(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.json").write_text('{"id": 1}\nbroken\n{"id": 2}\nbroken too\n')
+    p = tg.Pipeline("lazy")
+    source = tg.sources.Files(tmp_path / "in", schema="id bigint")
+    p.source(source).sink(tg.sinks.ForEachBatch(lambda rows, batch_id: None))
+    summary, _ = run(p)
+    assert (summary.rows_in, summary.dead_letters) == (4, 2)
+    assert summary.dead_letters_path is not None
+    assert tg.read(Path(summary.dead_letters_path) / "source-1").num_rows == 2
+
+
+def test_sources_keep_their_offsets_when_the_steps_after_them_move(run: Run, tmp_path: Path) -> None:
+    """Spark keeps offsets by number: the order of the steps behind the sources must not change it."""
+
+    def pipeline(rows: int, *, swapped: bool) -> tg.Pipeline:
+        p = tg.Pipeline("moved")
+        one = p.source(sensors(rows, seed=1))
+        other = p.source(sensors(2 * rows, seed=2))
+        steps = [("one", one, "id >= 0"), ("other", other, "id >= 0")]
+        for name, stream, condition in reversed(steps) if swapped else steps:
+            stream.filter(condition).sink(tg.sinks.Files(tmp_path / name))
+        return p
+
+    run(pipeline(1_000, swapped=False))
+    run(pipeline(2_000, swapped=True))
+    assert same(tg.read(tmp_path / "one"), expected(2_000, seed=1))
+    assert same(tg.read(tmp_path / "other"), expected(4_000, seed=2))
+
+
+def test_a_sink_that_is_gone_while_rows_wait_for_it_is_missed(run: Run, tmp_path: Path) -> None:
+    def pipeline(place: str) -> tg.Pipeline:
+        p = tg.Pipeline("gone")
+        p.source(sensors(500)).sink(tg.sinks.Files(tmp_path / place))
+        return p
+
+    run(pipeline("here"))
+    # As if the driver had died between the commit and the report to Spark.
+    (tmp_path / "checkpoint/spark/commits/0").unlink()
+    (tmp_path / "checkpoint/spark/commits/.0.crc").unlink(missing_ok=True)
+    with pytest.raises(CheckpointError, match="no longer in the pipeline"):
+        run(pipeline("there"))
+
+
+def test_a_pipeline_that_cannot_start_disturbs_nobody(run: Run, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "checkpoint/ledger")
+    ledger.take_over()
+    p = tg.Pipeline("typo")
+    p.source(sensors(10)).filter("valu > 1").sink(tg.sinks.Discard())
+    with pytest.raises(tg.PipelineError, match="valu"):
+        run(p)
+    ledger.append(Entry(0, ledger.generation, {}, {}, {}))
+
+
+def test_a_listener_that_raises_ends_the_run_after_its_batch(spark: SparkSession, tmp_path: Path) -> None:
+    def grumble(progress: tg.BatchProgress) -> None:
+        raise KeyError("no such metric")
+
+    p = tg.Pipeline("grumble")
+    p.source(sensors()).sink(tg.sinks.Files(tmp_path / "out"))
+    overrides = {"engine.checkpoint": str(tmp_path / "checkpoint"), "engine.interval": "100 ms"}
+    with pytest.raises(ListenerError, match=r"grumble failed at batch 0.*no such metric"):
+        p.run(config=config.load(environ={}, overrides=overrides), listeners=[grumble], until_done=True)
+    assert tg.read(tmp_path / "out").num_rows >= 1_000
+
+
+def test_the_session_of_the_user_lives_on_and_keeps_its_settings(spark: SparkSession, tmp_path: Path) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    p = tg.Pipeline("thread")
+    p.source(sensors(100)).sink(tg.sinks.Files(tmp_path / "out"))
+    settings = config.load(environ={}, overrides={"engine.checkpoint": str(tmp_path / "checkpoint")})
+    thread = Thread(target=lambda: p.run(config=settings, listeners=[], until_done=True))
+    thread.start()
+    thread.join()
+    try:
+        assert tg.read(tmp_path / "out").num_rows == 100
+        assert spark.range(3).count() == 3
+        assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_a_checkpoint_that_is_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    p = tg.Pipeline("file")
+    p.source(sensors(10)).sink(tg.sinks.Discard())
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        run(p, engine__checkpoint=str(tmp_path / "file"))
 
 
 def test_a_checkpoint_of_another_pipeline_is_refused(run: Run) -> None:

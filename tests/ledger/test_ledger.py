@@ -8,34 +8,43 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CheckpointError, FencedError
+from tidegate.ledger import ledger as module
 from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Entry, Ledger
 
 
 def entry(batch_id: int, ledger: Ledger) -> Entry:
-    return Entry(
-        batch_id, ledger.generation, {"source-1": {"start": 1, "end": 2}}, {}, {"files:/x": {"rows": 3}}, 10
-    )
+    cut = {"source-1": {"start": 1, "end": 2}}
+    return Entry(batch_id, ledger.generation, cut, {}, {"files:/x": {"rows": 3}}, 10)
+
+
+def driver(folder: Path) -> Ledger:
+    ledger = Ledger(folder)
+    ledger.take_over()
+    return ledger
 
 
 def test_a_new_one_is_empty(tmp_path: Path) -> None:
     assert Ledger(tmp_path).last is None
 
 
-def test_what_was_appended_is_there_after_a_restart(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    written = [entry(number, ledger) for number in range(12)]
-    for one in written:
-        ledger.append(one)
+def test_what_was_appended_is_there_after_restarts(tmp_path: Path) -> None:
+    written = []
+    for number in range(12):
+        ledger = driver(tmp_path)
+        written.append(entry(number, ledger))
+        ledger.append(written[-1])
+        driver(tmp_path)
     again = Ledger(tmp_path)
     assert again.last == written[-1]
     assert [again.get(number) for number in range(13)] == [*written, None]
+    assert written[-1].generation == 23
 
 
 def test_an_older_driver_is_fenced(tmp_path: Path) -> None:
-    old = Ledger(tmp_path)
+    old = driver(tmp_path)
     old.append(entry(0, old))
-    new = Ledger(tmp_path)
+    new = driver(tmp_path)
     assert new.generation > old.generation
     with pytest.raises(FencedError):
         old.append(entry(1, old))
@@ -43,8 +52,42 @@ def test_an_older_driver_is_fenced(tmp_path: Path) -> None:
     new.append(entry(1, new))
 
 
+def test_a_driver_that_slept_in_the_middle_of_its_commit_is_fenced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = driver(tmp_path)
+    replaced: list[Ledger] = []
+
+    def late(path: Path, content: bytes) -> bool:
+        monkeypatch.undo()
+        replaced.append(driver(tmp_path))
+        return create(path, content)
+
+    monkeypatch.setattr(module, "create", late)
+    with pytest.raises(FencedError):
+        old.append(entry(0, old))
+    assert replaced[0].last is None
+    replaced[0].append(entry(0, replaced[0]))
+
+
+def test_taking_over_sees_what_was_committed_since_reading(tmp_path: Path) -> None:
+    old = driver(tmp_path)
+    new = Ledger(tmp_path)
+    old.append(entry(0, old))
+    new.take_over()
+    assert new.last is not None
+    assert new.last.batch_id == 0
+    assert new.generation > old.generation
+
+
+def test_reading_disturbs_nobody(tmp_path: Path) -> None:
+    running = driver(tmp_path)
+    Ledger(tmp_path)
+    running.append(entry(0, running))
+
+
 def test_batches_follow_one_another(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+    ledger = driver(tmp_path)
     with pytest.raises(CheckpointError, match="expects batch 0"):
         ledger.append(entry(1, ledger))
     ledger.append(entry(0, ledger))
@@ -52,13 +95,13 @@ def test_batches_follow_one_another(tmp_path: Path) -> None:
         ledger.append(entry(2, ledger))
 
 
-def test_a_broken_entry_is_told_with_its_path(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
+def test_a_broken_record_is_told_with_its_path(tmp_path: Path) -> None:
+    ledger = driver(tmp_path)
     ledger.append(entry(0, ledger))
-    (path,) = (tmp_path / "batches").glob("*.json")
+    path = max(tmp_path.glob("*.json"))
     path.write_text("{")
     with pytest.raises(CheckpointError, match=path.name):
-        ledger.get(0)
+        Ledger(tmp_path)
 
 
 def test_of_many_that_create_one_file_exactly_one_wins(tmp_path: Path) -> None:
@@ -68,3 +111,9 @@ def test_of_many_that_create_one_file_exactly_one_wins(tmp_path: Path) -> None:
     assert won.count(True) == 1
     assert path.read_bytes() == b"%04d" % won.index(True)
     assert [p.name for p in tmp_path.iterdir()] == ["one"]
+
+
+def test_of_many_drivers_each_has_its_own_generation(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        taken = [ledger.generation for ledger in pool.map(lambda _: driver(tmp_path), range(40))]
+    assert sorted(taken) == list(range(1, 41))

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,13 +23,15 @@ from tidegate.engine.query import RunningQuery
 from tidegate.engine.reason import reason
 from tidegate.engine.translate import Translation, seen
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import BatchError
+from tidegate.errors import BatchError, CheckpointError
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 from tidegate.sources.source import Seen
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,7 @@ class Batches:
     limit: Callable[[], int | None]
     """The limit in force, for the ledger: a restart begins with it."""
     _number: int = field(default=0, init=False)
+    _most_tries: int = field(default=1, init=False)
 
     def run(self, rows: DataFrame, batch_id: int, query: RunningQuery) -> Outcome | None:
         """Carry one batch through; None when it had been committed before."""
@@ -91,6 +95,7 @@ class Batches:
             log.info("batch %d was committed before; publishing it again", batch_id)
             self._publish(batch_id, entry.receipts)
             return None
+        self._most_tries = 1
         phases: dict[str, float] = {}
         cut = self._cut(batch_id, query)
         with _timed(phases, "write"), self._kept(rows) as kept:
@@ -121,7 +126,7 @@ class Batches:
             rows_out=written.rows,
             watermark=held,
             phases=phases,
-            tries=written.tries,
+            tries=self._most_tries,
         )
 
     @contextmanager
@@ -132,25 +137,18 @@ class Batches:
             return
         kept = rows.persist()
         try:
+            if self.translation.needs_a_full_read:
+                kept._jdf.queryExecution().toRdd().count()
             yield kept
         finally:
             kept.unpersist()
 
     def _write(self, rows: DataFrame, batch_id: int, cut: Mapping[str, Any], query: RunningQuery) -> _Written:
-        for number in range(1, self.tries + 1):
-            try:
-                return self._try_to_write(rows, batch_id, cut, query, number)
-            except Exception as error:
-                self._failed(error, batch_id, number, "write")
-        raise AssertionError("unreachable: the last failed try raises")
-
-    def _try_to_write(
-        self, rows: DataFrame, batch_id: int, cut: Mapping[str, Any], query: RunningQuery, number: int
-    ) -> _Written:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
         for sink, frame in self.translation.outputs(rows).items():
-            receipts[identity(sink)] = receipt = self.writers[sink].write(frame, self._attempt(batch_id))
+            receipt = self._write_to(self.writers[sink], frame, batch_id, f"{sink.name} ({sink.describe()})")
+            receipts[identity(sink)] = receipt
             counts[sink.name] = receipt["rows"]
         observed = query.observed()
         seen_of = {
@@ -159,42 +157,54 @@ class Batches:
         }
         for source, frame in self.translation.unreadable(rows).items():
             if seen_of[source].unreadable:  # A second look at the batch, only when it has to be.
-                labelled = frame.select(
-                    F.lit(batch_id).alias("batch_id"), F.lit(source.name).alias("source"), "reason", "raw"
+                labels = (F.lit(batch_id).alias("batch_id"), F.lit(source.name).alias("source"))
+                receipts[identity(source)] = self._write_to(
+                    self.dead_letters[source],
+                    frame.select(*labels, "reason", "raw"),
+                    batch_id,
+                    f"the dead letters of {source.name}",
                 )
-                receipts[identity(source)] = self.dead_letters[source].write(
-                    labelled, self._attempt(batch_id)
-                )
-        return _Written(receipts, counts, {step.name: found for step, found in seen_of.items()}, number)
+        return _Written(receipts, counts, {step.name: found for step, found in seen_of.items()})
+
+    def _write_to(self, writer: SinkWriter, frame: DataFrame, batch_id: int, place: str) -> Receipt:
+        def write() -> Receipt:
+            self._number += 1
+            return writer.write(frame, Attempt(batch_id, self.ledger.generation, self._number))
+
+        return self._insist(batch_id, f"writing to {place}", write)
 
     def _publish(self, batch_id: int, receipts: Mapping[str, Receipt]) -> None:
         writers = {identity(step): writer for step, writer in self.writers.items()}
         writers |= {identity(step): writer for step, writer in self.dead_letters.items()}
         for place, receipt in receipts.items():
             if place not in writers:
-                continue  # The sink was taken out of the pipeline since.
-            for number in range(1, self.tries + 1):
-                try:
-                    writers[place].publish(batch_id, receipt)
-                    break
-                except Exception as error:
-                    self._failed(error, batch_id, number, f"publish to {place}")
+                raise CheckpointError(
+                    f"batch {batch_id} was committed with rows for {place}, which is no longer in the "
+                    "pipeline; put that sink back to have them published, and take it out after that"
+                )
+            publish = partial(writers[place].publish, batch_id, receipt)
+            self._insist(batch_id, f"publishing to {place}", publish)
 
-    def _failed(self, error: Exception, batch_id: int, number: int, action: str) -> None:
-        why = reason(error)
-        log.warning("batch %d: %s failed, try %d of %d: %s", batch_id, action, number, self.tries, why)
-        if number >= self.tries:
-            raise BatchError(
-                f"batch {batch_id}: {action} failed {number} times; the last time: {why}. "
-                f"Start the pipeline again to go on with batch {batch_id}",
-                batch_id=batch_id,
-                tries=number,
-            ) from error
-        time.sleep(self.retry_wait)
-
-    def _attempt(self, batch_id: int) -> Attempt:
-        self._number += 1
-        return Attempt(batch_id, self.ledger.generation, self._number)
+    def _insist(self, batch_id: int, action: str, act: Callable[[], T]) -> T:
+        """Do it, again and again when it fails, as often as the configuration allows."""
+        for number in range(1, self.tries + 1):
+            self._most_tries = max(self._most_tries, number)
+            try:
+                return act()
+            except Exception as error:
+                why = reason(error).rstrip(".")
+                log.warning(
+                    "batch %d: %s failed, try %d of %d: %s", batch_id, action, number, self.tries, why
+                )
+                if number == self.tries:
+                    raise BatchError(
+                        f"batch {batch_id}: {action} failed in {number} of {number} tries; the last: {why}. "
+                        f"Start the pipeline again to go on with batch {batch_id}",
+                        batch_id=batch_id,
+                        tries=number,
+                    ) from error
+                time.sleep(self.retry_wait)
+        raise AssertionError("unreachable: the last try returns or raises")
 
     def _cut(self, batch_id: int, query: RunningQuery) -> dict[str, Any]:
         names = [step.name for step in self.translation.sources]
@@ -219,7 +229,6 @@ class _Written:
     receipts: dict[str, Receipt]
     rows: dict[str, int]
     seen: dict[str, Seen]
-    tries: int
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import json
 from pathlib import Path
 from urllib.parse import urlparse
 
+from tidegate.engine.handover import numbered_sources
 from tidegate.errors import CheckpointError
 from tidegate.ledger.atomic import create
 from tidegate.pipeline.plan import Plan
@@ -25,17 +26,21 @@ def open_folder(place: str, plan: Plan) -> Path:
     folder = Path(parsed.path if parsed.scheme else place).resolve()
     mine = {
         "pipeline": plan.name,
-        "sources": [[s.name, type(s.source).__name__, s.source.location] for s in plan.sources],
+        # Spark keeps offsets by number, so their order counts.
+        "sources": [[s.name, type(s.source).__name__, s.source.location] for s in numbered_sources(plan)],
     }
     label = folder / "pipeline.json"
-    if not create(label, json.dumps(mine, indent=2).encode()):
-        theirs = json.loads(label.read_bytes())
-        if theirs != mine:
-            raise CheckpointError(
-                f"the checkpoint {folder} was written by pipeline {theirs['pipeline']!r} with sources "
-                f"{_shown(theirs['sources'])}, and this is {plan.name!r} with {_shown(mine['sources'])}; "
-                "use another checkpoint folder, or undo the change to go on from this one"
-            )
+    try:
+        is_new = create(label, json.dumps(mine, indent=2).encode())
+        theirs = mine if is_new else json.loads(label.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint {folder} cannot be used: {error}") from error
+    if theirs != mine:
+        raise CheckpointError(
+            f"the checkpoint {folder} was written by pipeline {theirs['pipeline']!r} with sources "
+            f"{_shown(theirs['sources'])}, and this is {plan.name!r} with {_shown(mine['sources'])}; "
+            "use another checkpoint folder, or undo the change to go on from this one"
+        )
     return folder
 
 

@@ -23,7 +23,7 @@ class Intake:
         self._positions = {name: Position(part["start"], part["end"]) for name, part in cut.items()}
         self._cold = True
         self._begun: float | None = None
-        self._lag_before = 0
+        self._lag_before: int | None = None
 
     @property
     def limit(self) -> int | None:
@@ -58,11 +58,11 @@ class Intake:
         The lag is that of the moment when the batch began, so between two batches as much arrived as
         the later one took and the lag grew by.
         """
-        lag = self.lag or 0
+        lag, before = self.lag, self._lag_before
         passed = begun - self._begun if self._begun is not None else 0.0
-        arrived = rows + lag - self._lag_before
+        grown = lag - before if lag is not None and before is not None else 0
         self._begun, self._lag_before = begun, lag
-        return max(0.0, arrived / passed) if passed > 0 else 0.0
+        return max(0.0, (rows + grown) / passed) if passed > 0 else 0.0
 
     def adapt(
         self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Any], seconds: float

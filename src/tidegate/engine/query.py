@@ -31,6 +31,7 @@ class RunningQuery:
         self._jvm: Any = spark._jvm
         self._execution: Any = query._jsq.streamingQuery()
         self._checkpoint = checkpoint
+        self.run_id = str(query.runId)
 
     def offsets(self, batch_id: int) -> list[Any] | None:
         """The end of the cut of a batch: one parsed offset (or None) per source; None for no such batch."""

@@ -28,7 +28,7 @@ from tidegate.engine.reason import reason
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import QueryError
+from tidegate.errors import ListenerError, PipelineError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
@@ -58,9 +58,11 @@ def run(
     until_done: bool = False,
 ) -> Summary:
     """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
+    _check_runnable(plan)
+    folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
         spark = stack.enter_context(_session(plan, config))
-        runner = Runner(plan, config, spark, listeners, until_done=until_done)
+        runner = Runner(plan, config, folder, spark, listeners, until_done=until_done)
         stack.callback(runner.close)
         stack.enter_context(_signals(runner))
         return runner.run(duration)
@@ -73,6 +75,7 @@ class Runner:
         self,
         plan: Plan,
         config: Config,
+        folder: Path,
         spark: SparkSession,
         listeners: Sequence[Listener],
         *,
@@ -84,28 +87,36 @@ class Runner:
         self._until_done = until_done
         self._tally = Tally()
         self._listeners: list[Listener] = [self._tally, *listeners]
-        folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
         self._checkpoint = folder / "spark"
         ledger = Ledger(folder / "ledger")
-        last = ledger.last
-        admission = _admission(config, self._interval, last.limit if last else None)
+        admission = _admission(config, self._interval, ledger.last.limit if ledger.last else None)
         self._translation = Translation(
             plan,
             spark,
             parallelism=self._parallelism,
             first_rows=admission.limit if admission else None,
         )
+        writers = {step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks}
+        self._translation.check(writers)
+        self._dead_letters = folder / "dead-letters"
+        if config.dead_letters.path is not None:
+            self._dead_letters = Path(config.dead_letters.path) / plan.name
+        dead_letters = {
+            step: Files(self._dead_letters / step.name, format="json").open(spark, pipeline=plan.name)
+            for step in plan.sources
+            if step.source.fallible
+        }
+        # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
+        ledger.take_over()
+        last = ledger.last
+        for writer in (*writers.values(), *dead_letters.values()):
+            writer.recover(last.batch_id if last else -1)
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
-        dead_letters = Path(config.dead_letters.path or folder / "dead-letters")
         self._batches = Batches(
             translation=self._translation,
             ledger=ledger,
-            writers={step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks},
-            dead_letters={
-                step: Files(str(dead_letters / step.name), format="json").open(spark, pipeline=plan.name)
-                for step in plan.sources
-                if step.source.fallible
-            },
+            writers=writers,
+            dead_letters=dead_letters,
             watermark=Watermark(
                 {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
                 last.event_times if last else {},
@@ -114,9 +125,8 @@ class Runner:
             retry_wait=seconds(config.engine.retry_wait),
             limit=lambda: self._intake.limit,
         )
-        for writer in self._writers():
-            writer.recover(last.batch_id if last else -1)
         self._query: RunningQuery | None = None
+        self._began: float | None = None
         self._started = threading.Event()
         self._stopping = threading.Event()
         self._stopped_by: StoppedBy = "signal"
@@ -126,7 +136,6 @@ class Runner:
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
-        began = time.monotonic()
         watcher = _Watcher(self)
         self._spark.streams.addListener(watcher)
         try:
@@ -140,15 +149,16 @@ class Runner:
             )
             self._query = RunningQuery(self._spark, query, self._checkpoint)
             self._started.set()
-            self._wait(query, None if duration is None else began + duration)
+            self._wait(query, duration)
             self._finish(query)
         finally:
             self._spark.streams.removeListener(watcher)
         return self._tally.summary(
             self._plan.name,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - self._began if self._began is not None else 0.0,
             outputs={step.name: step.sink.describe() for step in self._plan.sinks},
             stopped_by=self._stopped_by,
+            dead_letters_path=str(self._dead_letters),
         )
 
     def stop(self, why: StoppedBy) -> None:
@@ -169,6 +179,7 @@ class Runner:
         """What Spark calls with each micro-batch."""
         self._started.wait()
         assert self._query is not None
+        self._begin()
         with self._busy:
             if self._stopping.is_set():
                 # Its cut is in Spark's log: the next run takes it up again.
@@ -181,9 +192,16 @@ class Runner:
             if outcome is not None:
                 self._outcomes[batch_id] = outcome
 
-    def _wait(self, query: StreamingQuery, deadline: float | None) -> None:
+    def _begin(self) -> None:
+        """The clock of a run starts with its first trigger: what comes before is Spark's start."""
+        if self._began is None:
+            self._began = time.monotonic()
+
+    def _wait(self, query: StreamingQuery, duration: float | None) -> None:
         while query.isActive and not self._stopping.wait(0.05):
-            if deadline is not None and time.monotonic() >= deadline:
+            if duration is None or self._began is None:
+                continue
+            if time.monotonic() >= self._began + duration:
                 self.stop("duration")
 
     def _finish(self, query: StreamingQuery) -> None:
@@ -201,6 +219,10 @@ class Runner:
         error = query.exception()
         if error is not None and not self._stopping.is_set():
             raise QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}") from error
+
+    def runs(self, run_id: object) -> bool:
+        """Whether that is the query of this run."""
+        return self._query is not None and self._query.run_id == str(run_id)
 
     def progressed(self, spark_progress: Any) -> None:
         """Spark has committed a batch: tell the listeners, and set the limit of the next."""
@@ -242,11 +264,32 @@ class Runner:
             sinks=outcome.rows_out,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
-        for listener in self._listeners:
+        for listener in list(self._listeners):
+            self._tell(listener, progress)
+
+    def _tell(self, listener: Listener, progress: BatchProgress) -> None:
+        try:
             listener(progress)
+        except Exception as error:
+            self._listeners.remove(listener)
+            name = getattr(listener, "__qualname__", type(listener).__name__)
+            self._fail(
+                ListenerError(
+                    f"the listener {name} failed at batch {progress.batch_id}, which is committed: "
+                    f"{type(error).__name__}: {error}"
+                ),
+                error,
+            )
+
+    def _fail(self, failure: TidegateError, cause: Exception) -> None:
+        """End the run with this error once its batch is through."""
+        failure.__cause__ = cause
+        self._failure = self._failure or failure
+        self.stop("signal")
 
     def idle(self) -> None:
         """A trigger found nothing to do."""
+        self._begin()
         if self._until_done and not self._outcomes and self._intake.done:
             self.stop("done")
 
@@ -265,25 +308,38 @@ class _Watcher(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        if event.progress.name == self._runner._plan.name:
+        if self._runner.runs(event.progress.runId):
             try:
                 self._runner.progressed(event.progress)
             except Exception as error:
-                log.exception("batch %d: its progress could not be told", event.progress.batchId)
-                self._runner._failure = error
-                self._runner.stop("signal")
+                text = f"the progress of batch {event.progress.batchId} could not be read: {error}"
+                self._runner._fail(QueryError(text), error)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        self._runner.idle()
+        if self._runner.runs(event.runId):
+            self._runner.idle()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         pass
 
 
+def _check_runnable(plan: Plan) -> None:
+    for step in plan.steps:
+        if step.keyed:
+            raise PipelineError(
+                "keyed steps can be declared, checked and drawn, but this version does not run them",
+                step=step.name,
+                where=step.where,
+            )
+
+
 @contextmanager
 def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
     """The session of this process if it has one, else one that ends with the run."""
-    mine = SparkSession.getActiveSession() is None
+    if session.is_running():
+        with session.lent(config.spark.conf) as spark:
+            yield spark
+        return
     packages = {p for s in plan.sources for p in s.source.packages} | {
         p for s in plan.sinks for p in s.sink.packages
     }
@@ -297,8 +353,7 @@ def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
     try:
         yield spark
     finally:
-        if mine:
-            spark.stop()
+        spark.stop()
 
 
 @contextmanager

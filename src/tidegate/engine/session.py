@@ -5,9 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tidegate.engine.reason import reason
+from tidegate.errors import SessionError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +38,7 @@ _DEFAULTS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-_TASK_FAILURES = 4
+_TASK_FAILURES = 2
 
 
 def start(
@@ -45,29 +49,74 @@ def start(
     packages: Iterable[str] = (),
     conf: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Start Spark, or take the session that this process already has.
+    """Start Spark with the engine's settings below those in `conf`.
 
     `packages` are Maven coordinates; Spark resolves them once and keeps them in its cache.
     """
     # Workers must run this interpreter: any other would lack our packages and die unexplained.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    from pyspark import __version__ as spark_version
     from pyspark.sql import SparkSession
 
+    # PySpark logs each wrong expression with the whole stack; the engine tells it in one line.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     if master.startswith("local[") and "," not in master:
         # Local Spark does not retry a failed task unless told how often.
         master = f"{master[:-1]},{_TASK_FAILURES}]"
     builder = SparkSession.builder.appName(name).master(master).config("spark.driver.memory", driver_memory)
-    settings = dict(_DEFAULTS)
-    coordinates = sorted({package.format(spark=spark_version) for package in packages})
-    if coordinates:
-        settings["spark.jars.packages"] = ",".join(coordinates)
-        settings["spark.jars.repositories"] = _REPOSITORY.as_uri()
-    settings.update(conf or {})
-    for key, value in settings.items():
+    for key, value in _settings(packages, conf or {}).items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    # PySpark logs each wrong expression with the whole stack; the engine tells it in one line.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    return spark
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise SessionError(
+            f"Spark does not start on {master!r}: {reason(error)}. "
+            "`tidegate doctor --spark` looks for the cause"
+        ) from error
+
+
+def is_running() -> bool:
+    """Whether this process has a Spark already, whichever thread started it."""
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
+
+
+def _settings(packages: Iterable[str], conf: Mapping[str, str]) -> dict[str, str]:
+    """The defaults below the user's own; where both must hold, both."""
+    from pyspark import __version__ as spark_version
+
+    settings = {**_DEFAULTS, **conf}
+    java = "spark.driver.extraJavaOptions"
+    if java in conf:
+        settings[java] = f"{_DEFAULTS[java]} {conf[java]}"
+    ours = {package.format(spark=spark_version) for package in packages}
+    theirs = set(filter(None, conf.get("spark.jars.packages", "").split(",")))
+    if ours:
+        settings["spark.jars.packages"] = ",".join(sorted(ours | theirs))
+        places = [_REPOSITORY.as_uri(), *filter(None, conf.get("spark.jars.repositories", "").split(","))]
+        settings["spark.jars.repositories"] = ",".join(places)
+    return settings
+
+
+@contextmanager
+def lent(conf: Mapping[str, str]) -> Iterator[SparkSession]:
+    """The session that this process has already, with the engine's settings until the block ends.
+
+    Its master, memory and packages stay what they are.
+    """
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
+    settings = {key: value for key, value in {**_DEFAULTS, **conf}.items() if spark.conf.isModifiable(key)}
+    before = {key: spark.conf.get(key, None) for key in settings}
+    for key, value in settings.items():
+        spark.conf.set(key, value)
+    try:
+        yield spark
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)

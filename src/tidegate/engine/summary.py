@@ -30,6 +30,10 @@ class Summary:
     outputs: Mapping[str, str]
     """Sink step -> where its rows are."""
     stopped_by: StoppedBy
+    dead_letters_path: str | None = None
+    """Where records lie that could not be read; None when there were none."""
+    lag: int | None = None
+    """Rows that waited in the sources when the last batch began and were not in it; None when unknown."""
 
 
 class Tally:
@@ -37,6 +41,7 @@ class Tally:
 
     def __init__(self) -> None:
         self._batches = self._rows_in = self._rows_out = self._dead_letters = 0
+        self._lag: int | None = None
         self._latest: list[tuple[float, float | None, float | None]] = []
 
     def __call__(self, progress: BatchProgress) -> None:
@@ -44,11 +49,18 @@ class Tally:
         self._rows_in += progress.rows_in
         self._rows_out += progress.rows_out
         self._dead_letters += progress.dead_letters
+        self._lag = progress.lag
         self._latest.append((progress.batch_seconds, progress.latency_p50, progress.latency_p99))
         del self._latest[:-_KEPT]
 
     def summary(
-        self, pipeline: str, *, seconds: float, outputs: Mapping[str, str], stopped_by: StoppedBy
+        self,
+        pipeline: str,
+        *,
+        seconds: float,
+        outputs: Mapping[str, str],
+        stopped_by: StoppedBy,
+        dead_letters_path: str,
     ) -> Summary:
         return Summary(
             pipeline=pipeline,
@@ -63,6 +75,8 @@ class Tally:
             batch_seconds_p50=_median([length for length, _, _ in self._latest]),
             outputs=outputs,
             stopped_by=stopped_by,
+            dead_letters_path=dead_letters_path if self._dead_letters else None,
+            lag=self._lag,
         )
 
 

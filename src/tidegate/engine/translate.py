@@ -1,27 +1,25 @@
-"""A plan as Spark DataFrames, checked by Spark's analyser step by step.
-
-Spark hands a micro-batch to `foreachBatch` as rows that are already computed, so what comes before that
-point is planned and compiled as one query, and what comes after reads those rows again for each use.
-Hence the *handover*: every chain of stateless steps that has a single reader runs in the streaming query;
-where a stream parts, or a source may hold rows that cannot be read, the rows are handed over.
-"""
+"""A plan as Spark DataFrames, checked by Spark's analyser step by step."""
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
+from tidegate.engine.handover import handover, numbered_sources
 from tidegate.engine.reason import reason
-from tidegate.errors import PipelineError
+from tidegate.errors import PipelineError, SinkError
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Expression, SinkStep, SourceStep, Step
+from tidegate.sinks.foreach_batch import ForEachBatch
+from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON, Seen
 
 if TYPE_CHECKING:
@@ -36,7 +34,9 @@ class Translation:
     def __init__(self, plan: Plan, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> None:
         self._plan = plan
         self._spark = spark
-        self._handover = [step for step in plan.steps if self._streams(step) and self._ends(step)]
+        self._handover = handover(plan)
+        self.sources = numbered_sources(plan)
+        """In the order in which Spark numbers them."""
         self._frames: dict[Step, DataFrame] = {}
         for source in plan.sources:
             load = partial(source.source.load, spark, parallelism=parallelism, first_rows=first_rows)
@@ -44,24 +44,27 @@ class Translation:
         for step in self._handover:
             self._frame(step, self._frames)
         # The rest is only analysed here: it runs on each batch.
-        probe = dict(self._frames)
+        self._probe = dict(self._frames)
         for sink in plan.sinks:
-            self._frame(sink.inputs[0], probe)
-
-    @property
-    def sources(self) -> list[SourceStep]:
-        """The sources in the order in which Spark numbers them: that of the streaming plan."""
-        found: list[SourceStep] = []
-        for step in self._handover:
-            for above in [step, *self._plan.upstream(step)]:
-                if isinstance(above, SourceStep) and above not in found:
-                    found.append(above)
-        return found
+            self._probe[sink.inputs[0]] = self._frame(sink.inputs[0], self._probe)
 
     @property
     def read_more_than_once(self) -> bool:
         """Whether a batch's rows are worth keeping until its jobs have run."""
-        return len(self._handover) > 1 or len(self._plan.sinks) > 1
+        return len(self._handover) > 1 or len(self._plan.sinks) > 1 or self.needs_a_full_read
+
+    @property
+    def needs_a_full_read(self) -> bool:
+        """Whether what is observed of a source would be wrong otherwise: a user's function may read less."""
+        return any(isinstance(step.sink, ForEachBatch) for step in self._plan.sinks) and not all(
+            step.source.countable for step in self._plan.sources
+        )
+
+    def check(self, writers: Mapping[SinkStep, SinkWriter]) -> None:
+        """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
+        for step, writer in writers.items():
+            frame = self._probe[step.inputs[0]]
+            _checked(step, partial(_passing, writer, frame))
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame whose batches `outputs` takes."""
@@ -114,22 +117,6 @@ class Translation:
             inputs = [_readable(above, self._frame(above, frames)) for above in step.inputs]
             frames[step] = _checked(step, partial(_apply, step, inputs))
         return frames[step] if not isinstance(step, SourceStep) else _readable(step, frames[step])
-
-    def _streams(self, step: Step) -> bool:
-        """Whether the step runs in the streaming query."""
-        if isinstance(step, SourceStep):
-            return True
-        if isinstance(step, SinkStep) or step.keyed:
-            return False
-        return all(
-            self._streams(above)
-            and len(self._plan.consumers(above)) == 1
-            and not (isinstance(above, SourceStep) and above.source.fallible)
-            for above in step.inputs
-        )
-
-    def _ends(self, step: Step) -> bool:
-        return not any(self._streams(consumer) for consumer in self._plan.consumers(step))
 
 
 def _row(tag: int) -> str:
@@ -184,10 +171,15 @@ def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
         return build()
     except PipelineError as error:
         raise PipelineError(error.problem, step=step.name, where=step.where) from None
-    except (AnalysisException, PySparkException) as error:
+    except (SinkError, PySparkException) as error:
         raise PipelineError(reason(error), step=step.name, where=step.where) from None
     except Exception as error:
         raise PipelineError(f"{type(error).__name__}: {error}", step=step.name, where=step.where) from error
+
+
+def _passing(writer: SinkWriter, frame: DataFrame) -> DataFrame:
+    writer.check(frame)
+    return frame
 
 
 def _column(frame: DataFrame, expression: Expression) -> Column:
@@ -201,9 +193,7 @@ def _column(frame: DataFrame, expression: Expression) -> Column:
 
 @singledispatch
 def _apply(step: Step, inputs: list[DataFrame]) -> DataFrame:
-    raise PipelineError(
-        f"{step.kind} is declared and checked, but this version runs stateless steps only", step=step.name
-    )
+    raise NotImplementedError(step.kind)
 
 
 @_apply.register
@@ -272,6 +262,7 @@ def _conforming(
     function: steps.ArrowFunction, schema: pa.Schema, place: str
 ) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """The user's function over the batches of a task, its results cast to the declared schema."""
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
 
     def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -282,6 +273,12 @@ def _conforming(
                 table = pa.Table.from_batches([result]) if isinstance(result, pa.RecordBatch) else result
                 yield from table.select(schema.names).cast(schema).to_batches()
             except Exception as error:
-                raise RuntimeError(f"{place}: {type(error).__name__}: {error}") from error
+                lines = [
+                    frame.lineno
+                    for frame in traceback.extract_tb(error.__traceback__)
+                    if frame.filename == file
+                ]
+                at = f", in line {lines[-1]}" if lines else ""
+                raise RuntimeError(f"{place}{at}: {type(error).__name__}: {error}") from error
 
     return apply

@@ -1,6 +1,9 @@
 """The ledger: the durable, append-only record of committed batches and generations.
 
-A batch has happened when, and only when, its entry is here.
+It is one sequence of numbered records, each created atomically. A driver that starts takes the next number
+for its *generation*; a batch that commits takes the next number, too. So a driver that was replaced,
+however long it slept, finds its number taken and commits nothing. A batch has happened when, and only
+when, its record is here.
 """
 
 from __future__ import annotations
@@ -31,63 +34,77 @@ class Entry:
 
 
 class Ledger:
-    """The ledger in a folder. Opening it takes a new generation, which shuts older drivers out."""
+    """The ledger in a folder. Reading it disturbs nobody; `take_over` shuts older drivers out."""
 
     def __init__(self, folder: Path) -> None:
-        self._batches = folder / "batches"
-        self._generations = folder / "generations"
-        self.generation = self._take_generation()
-        self._last = self._find_last()
-
-    @property
-    def last(self) -> Entry | None:
+        self._folder = folder
+        self._next = 0
+        self.generation = 0
+        self.last: Entry | None = None
         """The newest committed batch."""
-        return self._last
+        self._read_on()
+
+    def take_over(self) -> None:
+        """Become the one driver that may append. Afterwards `last` holds whatever was committed until now."""
+        while True:
+            self.generation += 1
+            if self._create({"generation": self.generation}):
+                return
+            self._read_on()
 
     def get(self, batch_id: int) -> Entry | None:
         """The entry of a batch, or None when it has not been committed."""
-        path = self._path(batch_id)
-        try:
-            return Entry(**json.loads(path.read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError) as error:
-            raise CheckpointError(f"the ledger entry {path} cannot be read: {error}") from error
+        for number in reversed(range(self._next)):
+            entry = self._read(number)
+            if isinstance(entry, Entry) and entry.batch_id <= batch_id:
+                return entry if entry.batch_id == batch_id else None
+        return None
 
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
-        newest = self._newest_generation()
-        if newest > self.generation:
-            raise FencedError(
-                f"batch {entry.batch_id} is not committed: a newer driver (generation {newest}) has taken "
-                f"over from this one (generation {self.generation})"
-            )
-        expected = 0 if self._last is None else self._last.batch_id + 1
+        expected = 0 if self.last is None else self.last.batch_id + 1
         if entry.batch_id != expected:
             raise CheckpointError(
                 f"batch {entry.batch_id} came where the ledger expects batch {expected}: it and Spark's own "
                 "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
             )
-        if not create(self._path(entry.batch_id), json.dumps(asdict(entry)).encode()):
-            raise FencedError(f"batch {entry.batch_id} was committed by another driver")
-        self._last = entry
+        if not self._create(asdict(entry)):
+            raise FencedError(
+                f"batch {entry.batch_id} is not committed: another driver has taken over this checkpoint "
+                f"from this one (generation {self.generation}); only one can run at a time"
+            )
+        self.last = entry
 
-    def _take_generation(self) -> int:
-        while True:
-            generation = self._newest_generation() + 1
-            if create(self._generations / f"{generation:012d}", b""):
-                return generation
+    def _create(self, record: dict[str, Any]) -> bool:
+        if not create(self._path(self._next), json.dumps(record).encode()):
+            return False
+        self._next += 1
+        return True
 
-    def _newest_generation(self) -> int:
-        if not self._generations.is_dir():
-            return 0
-        return max((int(path.name) for path in self._generations.iterdir() if path.name.isdigit()), default=0)
+    def _read_on(self) -> None:
+        """Find the end of the sequence and what it says."""
+        numbers = [int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()]
+        end = max(numbers, default=-1) + 1
+        found_generation = False
+        for number in reversed(range(self._next, end)):
+            record = self._read(number)
+            if isinstance(record, Entry):
+                # Whoever wrote it had taken a generation before, so nothing newer lies further down.
+                self.generation = max(self.generation, record.generation)
+                self.last = record
+                break
+            if not found_generation:
+                self.generation, found_generation = max(self.generation, record), True
+        self._next = end
 
-    def _find_last(self) -> Entry | None:
-        if not self._batches.is_dir():
-            return None
-        ids = [int(path.stem) for path in self._batches.glob("*.json") if path.stem.isdigit()]
-        return self.get(max(ids)) if ids else None
+    def _read(self, number: int) -> Entry | int:
+        """The record of that number: a committed batch, or a generation."""
+        path = self._path(number)
+        try:
+            record = json.loads(path.read_bytes())
+            return Entry(**record) if "batch_id" in record else int(record["generation"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"the ledger's record {path} cannot be read: {error}") from error
 
-    def _path(self, batch_id: int) -> Path:
-        return self._batches / f"{batch_id:012d}.json"
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:012d}.json"

@@ -27,8 +27,8 @@ class Plan:
         return tuple(step for step in self.steps if isinstance(step, SinkStep))
 
     def consumers(self, step: Step) -> tuple[Step, ...]:
-        """The steps that read the output of `step`."""
-        return tuple(other for other in self.steps if step in other.inputs)
+        """The steps that read the output of `step`, one as often as it does."""
+        return tuple(other for other in self.steps for above in other.inputs if above is step)
 
     def upstream(self, step: Step) -> Iterator[Step]:
         """Everything that `step` depends on, nearest first."""
