@@ -53,6 +53,24 @@ def test_a_run_reports_each_batch_and_ends_well_on_ctrl_c(job: Path) -> None:
     assert (job.parent / ".tidegate" / "job").is_dir()
 
 
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_run_ends_well_when_nobody_reads_it_any_more(job: Path) -> None:
+    with start("run", "job.py", "--json", "--parallelism", "1", cwd=job.parent) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            json.loads(process.stdout.readline())
+            process.stdout.close()
+            errors = process.stderr.read()
+            process.wait(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert "Error" not in errors
+    assert "Traceback" not in errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

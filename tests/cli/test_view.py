@@ -2,15 +2,22 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
+from typing import Literal
 
 import pytest
 from rich.console import Console
 
-from tidegate.cli.view import JsonView, LinesView, LiveView, QuietView, for_mode, summary_table, trend
+from tidegate.cli.closing import summary_table
+from tidegate.cli.lag import trend
+from tidegate.cli.lines import JsonView, LinesView
+from tidegate.cli.live import LiveView
+from tidegate.cli.view import View, for_mode
 from tidegate.engine.progress import BatchProgress
 from tidegate.engine.summary import Summary
 
@@ -56,7 +63,18 @@ SUMMARY = Summary(
     batch_seconds_p50=0.64,
     outputs=MappingProxyType({"hot": "out/hot"}),
     stopped_by="duration",
+    dead_letters_path=".tidegate/temperature/dead-letters",
+    lag=12_500,
 )
+
+
+@pytest.fixture
+def asked() -> Iterator[list[int]]:
+    """The signals that arrive meanwhile."""
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: arrived.append(number))
+    yield arrived
+    signal.signal(signal.SIGTERM, before)
 
 
 class Clock:
@@ -132,6 +150,33 @@ def test_the_live_view_shows_what_it_does_not_know_as_a_dash() -> None:
     assert "watermark" not in text
 
 
+def test_the_live_view_does_not_know_a_latency_below_zero() -> None:
+    text = drawn(LiveView, replace(batch(1), latency_p50=-3.0, latency_p99=-1.0), width=80)
+    (row,) = [line for line in text.splitlines() if "latency" in line]
+    assert row.split()[1:6] == ["latency", "p50", "-", "p99", "-"]
+
+
+def test_the_live_view_shows_a_long_latency_whole() -> None:
+    text = drawn(LiveView, replace(batch(1), latency_p50=3_403.0, latency_p99=86_000.0), width=80)
+    assert "56 m 43 s" in text
+    assert "p99 23 h 53 m" in text
+
+
+def test_the_live_view_leaves_the_first_batch_out_of_its_graphs() -> None:
+    text = drawn(LiveView, batch(0, took=30.0), batch(1, took=1.0), batch(2, took=1.0), width=80)
+    (row,) = [line for line in text.splitlines() if "batch time" in line]
+    assert row.count("█") == 2
+
+
+def test_the_live_view_takes_its_spinner_away_when_no_batch_came() -> None:
+    terminal = Terminal()
+    with LiveView(Console(file=terminal, force_terminal=True, width=80)):
+        pass
+    assert "starting Spark" in terminal.getvalue()
+    last_drawn = terminal.getvalue().rindex("starting Spark")
+    assert "\x1b[2K" in terminal.getvalue()[last_drawn:]
+
+
 def test_the_live_view_tells_when_no_batch_comes_any_more() -> None:
     clock = Clock()
     console = Console(record=True, width=80, file=io.StringIO())
@@ -168,6 +213,28 @@ def test_the_lines_view_writes_one_line_per_period_about_all_batches_in_it() -> 
         "parallelism 7",
         "limit 1.30 M",
     ]
+
+
+def test_the_lines_view_says_nothing_about_a_lag_it_does_not_know() -> None:
+    stream = io.StringIO()
+    with LinesView(stream, every=0.0) as lines:
+        lines(batch(0))
+        lines(batch(1, lag=None))
+    assert [line.split(" | ")[4] for line in stream.getvalue().splitlines()] == ["lag 0", "lag -"]
+
+
+@pytest.mark.parametrize("mode", ["json", "lines"])
+def test_a_reader_that_goes_away_ends_the_run_without_a_word(
+    mode: Literal["json", "lines"], asked: list[int]
+) -> None:
+    arriving, leaving = os.pipe()
+    with os.fdopen(leaving, "w") as stream, for_mode(mode, 0.0, stream) as view:
+        view(batch(1))
+        os.close(arriving)
+        for number in range(2, 5):
+            view(batch(number))
+        view.summarise(SUMMARY)
+    assert asked == [signal.SIGTERM]
 
 
 def test_the_lines_view_writes_plain_text() -> None:
@@ -213,7 +280,15 @@ def test_the_summary_table_names_figures_and_outputs() -> None:
     console = Console(record=True, width=80, file=io.StringIO())
     console.print(summary_table(SUMMARY))
     text = console.export_text()
-    for fact in ("60 in 1 min 01 s", "75 000 000 (1.23 M/s)", "24 000 000", "p50 820 ms, p99 -", "out/hot"):
+    for fact in (
+        "60 in 1 m 01 s",
+        "75 000 000 (1.23 M/s)",
+        "24 000 000",
+        "3 in .tidegate/temperature/dead-letters",
+        "12 500 rows left",
+        "p50 820 ms, p99 -",
+        "out/hot",
+    ):
         assert fact in text
 
 
@@ -228,7 +303,7 @@ def test_auto_is_live_on_a_terminal_and_lines_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "kind"), [("live", LiveView), ("lines", LinesView), ("json", JsonView), ("quiet", QuietView)]
+    ("mode", "kind"), [("live", LiveView), ("lines", LinesView), ("json", JsonView), ("quiet", View)]
 )
 def test_a_mode_that_was_asked_for_is_taken(mode: str, kind: type) -> None:
     assert type(for_mode(mode, 1.0, Terminal())) is kind  # type: ignore[arg-type]

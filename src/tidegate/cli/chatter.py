@@ -10,7 +10,6 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 _STDERR = 2
@@ -44,12 +43,7 @@ class Chatter:
             threading.Thread(target=self._listen, args=(arriving,), name="chatter", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         if self._terminal is not None:
             self._tell = self._pass_on
             os.dup2(self._terminal, _STDERR)

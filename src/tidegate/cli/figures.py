@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 
 
 def count(value: float) -> str:
@@ -31,12 +32,17 @@ def rate(value: float) -> str:
 
 
 def span(value: float | None) -> str:
-    """A time in seconds, in the unit that suits it.
+    """A time in seconds, in the unit that suits it, in at most nine characters.
 
-    >>> span(0.82), span(1.347), span(412), span(7500), span(0.0004), span(None)
-    ('820 ms', '1.35 s', '6 min 52 s', '2 h 05 min', '0.4 ms', '-')
+    >>> span(0.82), span(1.347), span(412), span(7500), span(100_000), span(0.0004)
+    ('820 ms', '1.35 s', '6 m 52 s', '2 h 05 m', '1 d 04 h', '0.4 ms')
+
+    Less than no time, as with clocks that differ, is not known either:
+
+    >>> span(None), span(-3.0)
+    ('-', '-')
     """
-    if value is None:
+    if value is None or value < 0:
         return "-"
     if value < 0.0095:
         return f"{value * 1000:.1f} ms" if value else "0 s"
@@ -46,22 +52,34 @@ def span(value: float | None) -> str:
         return f"{value:.2f} s".replace(".00 s", " s")
     if value < 3599.5:
         minutes, rest = divmod(round(value), 60)
-        return f"{minutes} min {rest:02d} s"
-    hours, rest = divmod(round(value / 60), 60)
-    return f"{hours} h {rest:02d} min"
+        return f"{minutes} m {rest:02d} s"
+    if value < 24 * 3600 - 30:
+        hours, rest = divmod(round(value / 60), 60)
+        return f"{hours} h {rest:02d} m"
+    days, rest = divmod(round(value / 3600), 24)
+    return f"{days} d {rest:02d} h" if days < 100 else f"{days} d"
 
 
 def sparkline(values: Iterable[float | None], *, width: int, top: float = 0.0, plain: bool = False) -> str:
     """The last `width` values as a line of bars between zero and the largest of them (or `top`).
+
+    Of eight values or more, the largest twentieth does not count for the scale: one spike would flatten all
+    the others.
 
     >>> sparkline([0, 1, 2, None, 4], width=5), sparkline([1, 2, 4], width=3, plain=True)
     ('▁▂▄ █', '.=#')
     """
     steps = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     shown = list(values)[-width:] if width > 0 else []
-    highest = max([top, *(value for value in shown if value is not None)], default=0.0)
+    highest = max(top, _scale(sorted(value for value in shown if value is not None)))
     if highest <= 0:
         return "".join(" " if value is None else steps[0] for value in shown)
     return "".join(
         " " if value is None else steps[min(7, int(max(0.0, value) / highest * 7.999))] for value in shown
     )
+
+
+def _scale(ordered: Sequence[float]) -> float:
+    spikes = math.ceil(len(ordered) / 20) if len(ordered) >= 8 else 0
+    usual = ordered[-1 - spikes] if ordered else 0.0
+    return usual if usual > 0 or not ordered else ordered[-1]
