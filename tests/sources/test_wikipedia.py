@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import DurationError, PipelineError
+from tidegate import Pipeline
+from tidegate.errors import PipelineError
+from tidegate.sinks import Discard
 from tidegate.sources import ServerNames, Wikipedia
 from tidegate.sources._changes import changes
 from tidegate.sources._folder import Volume
@@ -132,9 +134,11 @@ def test_limits_and_location_are_those_of_files(source: Source) -> None:
     assert source.fallible
 
 
-def test_a_bad_grace_is_refused() -> None:
-    with pytest.raises(DurationError):
-        Wikipedia("in", grace="late")
+def test_a_bad_grace_is_refused_with_the_pipeline() -> None:
+    p = Pipeline("late")
+    p.source(Wikipedia("in", grace="late")).sink(Discard())
+    with pytest.raises(PipelineError, match=r"source-1.*grace: 'late' is not a duration"):
+        p.plan()
 
 
 @pytest.mark.spark
