@@ -78,7 +78,10 @@ class MissingExtraError(TidegateError, ImportError):
 
     def __init__(self, extra: str, needed_by: str) -> None:
         self.extra = extra
-        super().__init__(f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]'")
+        super().__init__(
+            f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]' "
+            f"(in a checkout: pip install '.[{extra}]')"
+        )
 
 
 class SessionError(TidegateError, RuntimeError):

@@ -315,3 +315,10 @@ def test_the_trend_of_the_lag_ignores_noise() -> None:
     assert trend([batch(n, lag=n % 2 * 9_000) for n in range(10)]) == "steady"
     assert trend([batch(n, lag=n * 100_000) for n in range(10)]) == "grows"
     assert trend([batch(n, lag=(9 - n) * 100_000) for n in range(10)]) == "shrinks"
+
+
+def test_what_others_print_stays_out_of_the_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with for_mode("json"):
+        print("a row of a console sink")  # noqa: T201
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "a row of a console sink\n")

@@ -10,24 +10,28 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tidegate as tg
-from tidegate.testing import servers
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 KILLS = 10
 ROWS = 400_000
+LINES = 2_000
 PIPELINE = """
 import tidegate as tg
 
-source = tg.sources.Sensors(sensors=1000, rate=None, rows={rows}, start="2024-01-01T00:00:00")
 p = tg.Pipeline("killed")
-p.source(source).filter("value > 30").sink({sink})
+readings = p.source(tg.sources.Sensors(sensors=1000, rate=None, rows={rows}, start="2024-01-01T00:00:00"))
+hot = readings.filter("value > 30")
+hot.sink(tg.sinks.Files("out"))
+hot.sink({second})
+lines = p.source(tg.sources.Files("lines", format="json", schema="id bigint"))
+lines.sink(tg.sinks.Files("ids", format="json"))
 """
 
 
@@ -73,21 +77,34 @@ def kill_again_and_again(folder: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     moments = random.Random(seed)
+    ledger = folder / ".tidegate/killed/ledger"
     for number in range(KILLS):
+        records = len(list(ledger.glob("[0-9]*.json")))
         driver = Driver(folder, rows_per_batch=2_000)
-        generations = folder / ".tidegate/killed/ledger/generations"
         if number % 2:
             # Some batches into the run.
             next(driver.batches())
         else:
             # Before its first batch is through: while it recovers, replays or publishes.
             deadline = time.monotonic() + 120
-            while len(list(generations.glob("[0-9]*"))) <= number and time.monotonic() < deadline:
+            while len(list(ledger.glob("[0-9]*.json"))) <= records and time.monotonic() < deadline:
                 time.sleep(0.01)
-        time.sleep(moments.uniform(0, 2))
+        time.sleep(moments.uniform(0, 1.5))
         driver.kill()
+        write_lines(folder, number + 1)
     last = Driver(folder, rows_per_batch=100_000).finish()
     assert last, "the runs that were killed had already done everything: nothing was tested"
+
+
+def write_lines(folder: Path, number: int) -> None:
+    """One more file for the second source, every fourth line of it broken."""
+    lines = [
+        f'{{"id": {number * LINES + i}}}' if i % 4 else f"broken {number * LINES + i}" for i in range(LINES)
+    ]
+    (folder / "lines").mkdir(exist_ok=True)
+    draft = folder / f"{number}.draft"
+    draft.write_text("\n".join(lines) + "\n")
+    draft.rename(folder / "lines" / f"{number}.json")
 
 
 def undisturbed() -> Counter[tuple[object, ...]]:
@@ -97,35 +114,29 @@ def undisturbed() -> Counter[tuple[object, ...]]:
     return Counter(row for row in zip(*rows.values(), strict=True) if row[2] > 30)
 
 
-def check(tmp_path: Path, sink: str, read: Callable[[], list[tuple[object, ...]]]) -> None:
-    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, sink=sink))
-    kill_again_and_again(tmp_path)
-    assert Counter(read()) == undisturbed()
-
-
-def test_files(tmp_path: Path) -> None:
-    def read() -> list[tuple[object, ...]]:
-        return list(zip(*tg.read(tmp_path / "out").to_pydict().values(), strict=True))
-
-    check(tmp_path, 'tg.sinks.Files("out")', read)
-
-
 @pytest.mark.postgres
-def test_postgres(tmp_path: Path) -> None:
+def test_ten_kills_leave_no_trace(tmp_path: Path, postgres_dsn: str) -> None:
+    """On Files and on Postgres at once, with a source of lines that cannot all be read beside the sensors."""
     import psycopg
 
-    with servers.postgres() as dsn:
-
-        def read() -> list[tuple[object, ...]]:
-            with psycopg.connect(dsn) as connection:
-                return connection.execute("select id, timestamp, value from hot").fetchall()
-
-        check(tmp_path, f"tg.sinks.Postgres({dsn!r}, 'hot')", read)
+    second = f"tg.sinks.Postgres({postgres_dsn!r}, 'hot')"
+    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, second=second))
+    write_lines(tmp_path, 0)
+    kill_again_and_again(tmp_path)
+    wanted = undisturbed()
+    assert Counter(zip(*tg.read(tmp_path / "out").to_pydict().values(), strict=True)) == wanted
+    with psycopg.connect(postgres_dsn) as connection:
+        assert Counter(connection.execute("select id, timestamp, value from hot").fetchall()) == wanted
+    numbers = range((KILLS + 1) * LINES)
+    ids = tg.read(tmp_path / "ids")["id"].to_pylist()
+    assert sorted(ids) == [number for number in numbers if number % LINES % 4]
+    dead = tg.read(tmp_path / ".tidegate/killed/dead-letters/source-2")["raw"].to_pylist()
+    assert sorted(dead) == sorted(f"broken {number}" for number in numbers if not number % LINES % 4)
 
 
 def test_a_signal_ends_the_run_after_its_batch(tmp_path: Path) -> None:
     """SIGTERM: exit 0, everything that was begun is committed, and the next run goes on from there."""
-    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, sink='tg.sinks.Files("out")'))
+    (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, second="tg.sinks.Discard()"))
     driver = Driver(tmp_path, rows_per_batch=2_000)
     next(driver.batches())
     os.kill(driver._process.pid, signal.SIGTERM)

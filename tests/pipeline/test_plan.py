@@ -141,6 +141,27 @@ def test_a_window_without_event_time() -> None:
     assert (error.step, "event_time=" in str(error)) == ("aggregate-1", True)
 
 
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda: tg.sources.Sensors(sensors=0),
+        lambda: tg.sources.Ramp(1, 2, "soon"),
+        lambda: tg.sources.Files("in", format="xml"),  # type: ignore[arg-type]
+        lambda: tg.sources.Kafka("", "topic"),
+        lambda: tg.sinks.Files("out", format="xml"),  # type: ignore[arg-type]
+        lambda: tg.sinks.Files("s3://bucket/out"),
+        lambda: tg.sinks.Kafka("host:9092", ""),
+        lambda: tg.sinks.Postgres("", "table"),
+    ],
+)
+def test_a_source_or_sink_that_cannot_be(declare: Callable[[], object]) -> None:
+    error = refused(declare)
+    assert error.step is not None
+    assert error.where is not None
+    assert error.where.file.endswith("test_plan.py")
+    assert error.where.line == declare.__code__.co_firstlineno
+
+
 def test_streams_of_two_pipelines() -> None:
     one, other = readings(tg.Pipeline("one")), readings(tg.Pipeline("other"))
     assert "two pipelines" in str(refused(lambda: one.union(other)))

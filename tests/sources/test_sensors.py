@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import DurationError, PipelineError
+from tidegate.errors import PipelineError
 from tidegate.sources import Constant, HotSet, Ramp, Sensors, Sine, Step, Trace, Uniform, Zipf
 from tidegate.sources.source import Position
 
@@ -116,11 +116,6 @@ def test_ids_and_values_are_independent() -> None:
 def test_a_wrong_argument_is_named(arguments: dict[str, Any], problem: str) -> None:
     with pytest.raises(PipelineError, match=problem):
         Sensors(**arguments)
-
-
-def test_a_bad_grace_is_refused() -> None:
-    with pytest.raises(DurationError):
-        Sensors(grace="a while")
 
 
 def test_lag_is_what_was_sent_and_not_read() -> None:

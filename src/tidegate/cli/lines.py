@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from dataclasses import fields
-from typing import Any, TextIO
+from typing import Any, Self, TextIO
 
 from tidegate.cli.closing import summary_rows
 from tidegate.cli.figures import count, rate, span
@@ -55,10 +57,21 @@ class Reader:
 
 
 class JsonView(View):
-    """One JSON object per batch and line, and `{"summary": {...}}` as the last one."""
+    """One JSON object per batch and line, and `{"summary": {...}}` as the last one.
+
+    Whatever else is printed during the run, by a console sink or a user's function, goes to stderr.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._reader = Reader(stream)
+        self._others = redirect_stdout(sys.stderr)
+
+    def __enter__(self) -> Self:
+        self._others.__enter__()
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._others.__exit__(None, None, None)
 
     def __call__(self, progress: BatchProgress) -> None:
         self._write(progress.as_json())

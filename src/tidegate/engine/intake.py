@@ -49,7 +49,6 @@ class Intake:
                 start=_parsed(report.startOffset),
                 end=_parsed(report.endOffset),
                 latest=_parsed(report.latestOffset),
-                metrics=report.metrics or {},
             )
 
     def arrived_per_second(self, rows: int, begun: float) -> float:

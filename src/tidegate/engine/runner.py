@@ -20,7 +20,7 @@ from tidegate.config import Config
 from tidegate.engine import checkpoint as checkpoints
 from tidegate.engine import session
 from tidegate.engine.admission import Admission
-from tidegate.engine.batch import Batches, Outcome
+from tidegate.engine.batch import Batches, Outcome, identity
 from tidegate.engine.intake import Intake
 from tidegate.engine.progress import BatchProgress, Listener
 from tidegate.engine.query import RunningQuery
@@ -109,8 +109,10 @@ class Runner:
         # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
         ledger.take_over()
         last = ledger.last
-        for writer in (*writers.values(), *dead_letters.values()):
-            writer.recover(last.batch_id if last else -1)
+        named = {identity(step): writer for step, writer in writers.items()}
+        named |= {identity(step): writer for step, writer in dead_letters.items()}
+        for name, writer in named.items():
+            writer.recover(last.batch_id if last else -1, last.receipts.get(name) if last else None)
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
         self._batches = Batches(
             translation=self._translation,

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from tidegate.errors import PipelineError, Where
 
-_PACKAGE = str(Path(__file__).resolve().parents[1])
+# Besides the package itself: "<string>" is the constructor that a dataclass writes for itself.
+_OURS = (str(Path(__file__).resolve().parents[1]), "<string>")
 
 
 def caller() -> Where:
     """The innermost frame outside of Tidegate."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
     path = Path(frame.f_code.co_filename)
     try:

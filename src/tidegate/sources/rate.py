@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.errors import DurationError
 from tidegate.pipeline.duration import seconds as duration
 from tidegate.pipeline.where import refused
 from tidegate.sources._curve import Curve
@@ -247,7 +248,10 @@ def _check_sends(rate: Rate) -> None:
 
 
 def _length(rate: Rate, field: str, length: float | str) -> float:
-    number = duration(length) if isinstance(length, str) else float(length)
+    try:
+        number = duration(length) if isinstance(length, str) else float(length)
+    except DurationError as error:
+        raise refused(f"{field}: {error}", step=type(rate).__name__) from None
     if not (math.isfinite(number) and number > 0):
         raise refused(f"{field} must be longer than 0 seconds, not {length}", step=type(rate).__name__)
     return number
