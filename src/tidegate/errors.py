@@ -57,6 +57,28 @@ class FencedError(TidegateError, RuntimeError):
     """A newer driver has taken over this checkpoint. Operator action: none, this driver must stop."""
 
 
+class StaleError(TidegateError, RuntimeError):
+    """A request for a batch, or an attempt at it, that is over or was never begun.
+
+    Operator action: none; whoever sent it gives up or begins again.
+    """
+
+
+class StateError(TidegateError, RuntimeError):
+    """State that cannot be served or kept: a damaged run, a table that is not known, a store out of reach.
+
+    Operator action: as the message says; `tidegate state verify CHECKPOINT` checks what is on disk.
+    """
+
+
+class NodeError(TidegateError, ConnectionError):
+    """A state node does not answer. Operator action: none; it is replaced and the batch tried again."""
+
+    def __init__(self, message: str, *, node: str) -> None:
+        self.node = node
+        super().__init__(message)
+
+
 class BatchError(TidegateError, RuntimeError):
     """A batch failed as often as the configuration allows.
 

@@ -1,0 +1,1 @@
+"""Vectorised operators with state: what a Spark task does with its rows and the state of their keys."""

@@ -1,0 +1,94 @@
+"""What an operator with state is.
+
+One half runs in Spark SQL: `arrange` brings the rows of a batch into the form that is shuffled, aggregated
+as far as it goes before that. The other half, `apply`, runs in each Spark task on whole columns.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+from tidegate.state.table import StateTable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+SIDE, LEFT, RIGHT = "_side", "_left", "_right"
+
+Mode: TypeAlias = Literal["append", "update"]
+"""`append`: every row that leaves is final. `update`: a later row of the same key replaces an earlier one."""
+
+Partially: TypeAlias = "Callable[[DataFrame], DataFrame]"
+"""Lets a `groupBy` on the frame that it returns aggregate within each partition, without a shuffle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Event time in a batch, in microseconds; None until every source has been heard."""
+
+    closed: int | None
+    """The watermark of the batch before: what was due by then has been emitted. A row whose window ended
+    at or before it is late."""
+    watermark: int | None
+    """The watermark of this batch: what is due by then is emitted now."""
+
+
+class State(Protocol):
+    """The state of this task's key groups, as the batch before left it."""
+
+    def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
+        """The rows of these keys: `table.schema` and `_probe`, the row of `keys`; sorted by `_probe`.
+
+        `keys` has the columns of `table.probes`, each key once.
+        """
+
+    def due(self, table: StateTable, upto: int) -> pa.Table:
+        """The rows with `_due` <= `upto`, as `table.schema`, sorted by `_hash`."""
+
+    def scan(self, table: StateTable) -> pa.Table:
+        """All rows, as `table.schema`, sorted by `_hash`."""
+
+    def put(self, table: StateTable, rows: pa.Table) -> None:
+        """Write rows with the columns of `table.written`, in any order; in a value table each key once.
+
+        It is seen from the next batch on. At most one call per table and batch.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a task hands on."""
+
+    rows: pa.Table
+    late: int = 0
+    """Rows that came after their window had been closed."""
+
+
+class Operator(ABC):
+    """A keyed step at work. It is pickled to the tasks, so it holds plain values only.
+
+    `apply` must be a pure function of the batch: the same rows in any order, state and time give the same
+    result, because a task may run twice.
+    """
+
+    name: str
+    """The step's name."""
+    mode: Mode
+    tables: tuple[StateTable, ...]
+    output: pa.Schema
+
+    @abstractmethod
+    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+        """The rows of a batch as they are shuffled: with a column `_hash` (bigint) that spreads them.
+
+        An operator with two inputs gets them as one frame with the columns SIDE (0 or 1), LEFT and RIGHT
+        (structs of all columns of that input, null in the rows of the other one).
+        """
+
+    @abstractmethod
+    def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
+        """Rows of one task (as arranged, `_hash` as uint64) to output rows in the `output` schema."""

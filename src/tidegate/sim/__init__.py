@@ -1,0 +1,1 @@
+"""Seeded simulation: the same decisions as in a real run, under faults by the thousand."""

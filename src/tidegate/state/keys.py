@@ -1,0 +1,165 @@
+"""Keys, their hashes and key groups: whole-column operations that every part of the state layer shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Hashes: TypeAlias = NDArray[np.uint64]
+Groups: TypeAlias = frozenset[int]
+
+
+def group_of(hashes: Hashes, count: int) -> NDArray[np.int64]:
+    """The key group of each hash: its leading bits. `count` is a power of two.
+
+    So the key groups are slices of the hash space, and rows sorted by hash are sorted by group.
+    """
+    if count == 1:
+        return np.zeros(len(hashes), np.int64)
+    return (hashes >> np.uint64(64 - (count.bit_length() - 1))).astype(np.int64)
+
+
+def bounds(group: int, count: int) -> tuple[int, int]:
+    """The first hash of a group, and the first beyond it (2**64 for the last one)."""
+    width = 2**64 // count
+    return group * width, (group + 1) * width
+
+
+def slices(hashes: Hashes, groups: Groups, count: int) -> list[slice]:
+    """Where the rows of these groups lie in hashes that are sorted; neighbours in one slice."""
+    found = []
+    for low, high in ranges(groups):
+        start = np.searchsorted(hashes, np.uint64(bounds(low, count)[0]), side="left")
+        beyond = bounds(high, count)[1]
+        stop = len(hashes) if beyond == 2**64 else np.searchsorted(hashes, np.uint64(beyond), side="left")
+        if stop > start:
+            found.append(slice(int(start), int(stop)))
+    return found
+
+
+def ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
+    """Groups as ranges (first, last).
+
+    >>> ranges({1, 2, 3, 7})
+    [(1, 3), (7, 7)]
+    """
+    found: list[tuple[int, int]] = []
+    for group in sorted(groups):
+        if found and found[-1][1] == group - 1:
+            found[-1] = (found[-1][0], group)
+        else:
+            found.append((group, group))
+    return found
+
+
+def show_groups(groups: Iterable[int]) -> str:
+    """Groups as text.
+
+    >>> show_groups({1, 2, 3, 7})
+    '1-3,7'
+    """
+    return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in ranges(groups))
+
+
+def parse_groups(text: str) -> Groups:
+    """Groups from text.
+
+    >>> sorted(parse_groups("1-3,7"))
+    [1, 2, 3, 7]
+    """
+    found: set[int] = set()
+    for part in filter(None, text.split(",")):
+        low, _, high = part.partition("-")
+        found.update(range(int(low), int(high or low) + 1))
+    return frozenset(found)
+
+
+def hash_column(column: pa.ChunkedArray | pa.Array) -> Hashes:
+    """A column of hashes as numpy sees it, without a copy where it is in one piece."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # of no chunks at all
+        return np.empty(0, np.uint64)
+    return np.asarray(array.to_numpy(zero_copy_only=False)).view(np.uint64)
+
+
+def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
+    """Row by row, whether two lists of equally long columns hold the same key; a null equals a null."""
+    equal: NDArray[np.bool_] | None = None
+    for a, b in zip(left, right, strict=True):
+        column = _same_column(a, b)
+        equal = column if equal is None else equal & column
+    assert equal is not None, "a key has at least one column"
+    return equal
+
+
+def _same_column(a: Any, b: Any) -> NDArray[np.bool_]:
+    if isinstance(a, pa.ChunkedArray):
+        a = a.combine_chunks()
+    if isinstance(b, pa.ChunkedArray):
+        b = b.combine_chunks()
+    if len(a) == 0:
+        return np.empty(0, np.bool_)
+    equal = pc.equal(a, b)
+    if pa.types.is_floating(a.type):  # A NaN is a key like any other.
+        equal = pc.or_kleene(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
+    if a.null_count == 0 and b.null_count == 0:
+        return np.asarray(equal.to_numpy(zero_copy_only=False), np.bool_)
+    filled = pc.fill_null(equal, False)
+    both = pc.and_(pc.is_null(a), pc.is_null(b))
+    return np.asarray(pc.or_(filled, both).to_numpy(zero_copy_only=False), np.bool_)
+
+
+def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number the distinct keys, in the order of their hashes.
+
+    Returns (first, number): `first[n]` is the first row that has key n, `number[i]` the key of row i.
+    Keys that share a hash are told apart by their columns.
+    """
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    starts = np.empty(len(order), np.bool_)
+    starts[:1] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=starts[1:])
+    again = np.flatnonzero(~starts)
+    if len(again):
+        taken = [_taken(column, order) for column in keys]
+        differs = ~same([c.take(again) for c in taken], [c.take(again - 1) for c in taken])
+        if differs.any():
+            order = _untangled(order, starts, again[differs], keys)
+            starts = _starts(order, hashes, keys)
+    number = np.empty(len(order), np.int64)
+    number[order] = np.cumsum(starts) - 1
+    return order[starts], number
+
+
+def _taken(column: Any, order: NDArray[np.int64]) -> Any:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return array.take(pa.array(order))
+
+
+def _untangled(
+    order: NDArray[np.int64], starts: NDArray[np.bool_], tangled: NDArray[np.int64], keys: Sequence[Any]
+) -> NDArray[np.int64]:
+    """Where different keys share a hash, bring the rows of each key together. Rare, so row by row."""
+    order = order.copy()
+    edges = np.append(np.flatnonzero(starts), len(order))
+    for cluster in np.unique(np.searchsorted(edges, tangled, side="right") - 1):
+        begin, end = edges[cluster], edges[cluster + 1]
+        seen: dict[tuple[str, ...], list[int]] = {}
+        for row in order[begin:end].tolist():
+            seen.setdefault(tuple(repr(column[row].as_py()) for column in keys), []).append(row)
+        order[begin:end] = [row for name in sorted(seen) for row in seen[name]]
+    return order
+
+
+def _starts(order: NDArray[np.int64], hashes: Hashes, keys: Sequence[Any]) -> NDArray[np.bool_]:
+    starts = np.ones(len(order), np.bool_)
+    taken = [_taken(column, order) for column in keys]
+    differs = ~same([c.slice(1) for c in taken], [c.slice(0, len(c) - 1) for c in taken])
+    starts[1:] = differs | (hashes[order][1:] != hashes[order][:-1])
+    return starts

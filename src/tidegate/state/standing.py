@@ -1,0 +1,86 @@
+"""Where a state node stands between two batches, and which requests it takes there. No I/O.
+
+A node opens a batch with `begin`, takes writes for it with `stage`, makes them durable with `prepare`
+and makes them current with `commit`. Every request carries (generation, batch, attempt). An older
+generation is refused for good: its driver was replaced. So is a straggler of an earlier attempt. All other
+repetitions change nothing, because a request or its answer may be lost and sent again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tidegate.errors import FencedError, StaleError
+
+Phase = Literal["idle", "open", "prepared", "committed"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ticket:
+    """What every request carries."""
+
+    generation: int
+    batch_id: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} (generation {self.generation}, attempt {self.attempt})"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a node is at. `ticket` is that of the latest `begin`."""
+
+    ticket: Ticket = Ticket(0, -1)
+    phase: Phase = "idle"
+
+    def begin(self, ticket: Ticket) -> Standing:
+        """Open a batch, whatever was open. The caller drops what was staged, and brings the state to the
+        batch before this one."""
+        self._fence(ticket)
+        if ticket == self.ticket and self.phase in ("prepared", "committed"):
+            return self  # A repetition that was held up on its way.
+        if ticket < self.ticket:
+            raise StaleError(f"{ticket} came after {self.ticket} had begun; it is over")
+        return Standing(ticket, "open")
+
+    def read(self, ticket: Ticket) -> None:
+        """A task wants the state before its batch: only while that batch is open."""
+        self._expect(ticket, "open", "read")
+
+    def stage(self, ticket: Ticket) -> None:
+        """A task brings what it wrote."""
+        self._expect(ticket, "open", "stage")
+
+    def prepare(self, ticket: Ticket) -> Standing:
+        """All tasks are through. When it is prepared already, the caller gives the same answer again."""
+        self._expect(ticket, ("open", "prepared", "committed"), "prepare")
+        return self if self.phase != "open" else replace(self, phase="prepared")
+
+    def commit(self, ticket: Ticket) -> Standing:
+        """The batch is in the ledger."""
+        self._expect(ticket, ("prepared", "committed"), "commit")
+        return replace(self, phase="committed")
+
+    def abort(self, ticket: Ticket) -> Standing:
+        """The attempt came to nothing: what it staged is dropped. Of no effect on any other."""
+        self._fence(ticket)
+        if ticket != self.ticket or self.phase == "committed":
+            return self
+        return replace(self, phase="idle")
+
+    def _expect(self, ticket: Ticket, phases: str | tuple[str, ...], action: str) -> None:
+        self._fence(ticket)
+        wanted = (phases,) if isinstance(phases, str) else phases
+        if ticket != self.ticket or self.phase not in wanted:
+            raise StaleError(
+                f"cannot {action} for {ticket}: the node is at {self.ticket}, {self.phase}; "
+                "the request is late, or `begin` has not reached this node"
+            )
+
+    def _fence(self, ticket: Ticket) -> None:
+        if ticket.generation < self.ticket.generation:
+            raise FencedError(
+                f"{ticket} is refused: a driver of generation {self.ticket.generation} has taken over"
+            )

@@ -1,0 +1,78 @@
+"""State tables: the columns that an operator keeps per key.
+
+Rows of state are Arrow columns, laid out the same everywhere: in a task, on the wire, in a run, in an export.
+
+    _hash   uint64   of the key; its leading bits are the key group
+    _due    int64    event time in microseconds from which the row no longer counts; NEVER if it stays
+    _gone   bool     the key has no state any more (value tables only, and only in what is written)
+    the key columns, then the value columns
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import pyarrow as pa
+
+HASH, DUE, GONE, PROBE = "_hash", "_due", "_gone", "_probe"
+NEVER = 2**63 - 1
+
+Kind = Literal["value", "buffer"]
+
+
+@dataclass(frozen=True)
+class StateTable:
+    """What one operator keeps under one name.
+
+    `value`: one row per key; writing a key replaces its row. `buffer`: any number of rows per key; writing
+    appends. In both, a row is there until the watermark of a committed batch has reached its `_due`.
+    """
+
+    name: str
+    """The step's name, with `.part` behind it when a step has several tables: `window_join-1.left`."""
+    kind: Kind
+    keys: pa.Schema
+    values: pa.Schema
+    """Names are disjoint from those of `keys`, and none begins with an underscore."""
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Columns as read: `_hash`, `_due`, keys, values."""
+        fields = [pa.field(HASH, pa.uint64(), False), pa.field(DUE, pa.int64(), False)]
+        return pa.schema([*fields, *self.keys, *self.values])
+
+    @cached_property
+    def written(self) -> pa.Schema:
+        """Columns as written: with `_gone` after `_due` in a value table."""
+        if self.kind == "buffer":
+            return self.schema
+        return self.schema.insert(2, pa.field(GONE, pa.bool_(), False))
+
+    @cached_property
+    def probes(self) -> pa.Schema:
+        """Columns by which rows are asked for: `_hash` and the keys."""
+        return pa.schema([self.schema.field(HASH), *self.keys])
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values, for the ledger and the wire."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "keys": _encoded(self.keys),
+            "values": _encoded(self.values),
+        }
+
+    @classmethod
+    def from_json(cls, form: dict[str, Any]) -> StateTable:
+        return cls(form["name"], form["kind"], _decoded(form["keys"]), _decoded(form["values"]))
+
+
+def _encoded(schema: pa.Schema) -> str:
+    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
+
+
+def _decoded(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
