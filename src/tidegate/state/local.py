@@ -1,0 +1,185 @@
+"""State nodes as processes on this machine: started together, watched, replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from tidegate.errors import StateError, TidegateError
+from tidegate.state.client import NodeClient
+
+_START = 60.0
+"""Seconds that a node has until it listens."""
+_END = 10.0
+"""Seconds that nodes have to end by themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHandle:
+    """A node that runs. `address` is host:port."""
+
+    name: str
+    address: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    handle: NodeHandle
+    process: subprocess.Popen[bytes]
+    client: NodeClient
+    folder: Path
+
+
+class LocalNodes:
+    """`count` nodes on loopback. They end with this object, and with this process however it ends."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        pipeline: str,
+        log: str,
+        scratch: Path,
+        backend: str = "columnar",
+        memory: int = 1 << 30,
+        durable: bool = True,
+        options: Mapping[str, str] | None = None,
+        timeout: float = 30.0,
+        token: str | None = None,
+    ) -> None:
+        """`memory` is for each node, in bytes; `timeout`, in seconds, is how long a live node may take to
+        answer or to work on one request. A node's own words go to `scratch`/NAME.log."""
+        self.token = token or secrets.token_urlsafe(32)
+        self._pipeline = pipeline
+        self._scratch = scratch
+        self._timeout = timeout
+        self._arguments = [
+            *("--pipeline", pipeline, "--log", str(log), "--backend", backend, "--memory", str(memory)),
+            "--durable" if durable else "--no-durable",
+            *(f"--option={key}={value}" for key, value in (options or {}).items()),
+        ]
+        scratch.mkdir(parents=True, exist_ok=True)
+        self._running: list[_Running] = []
+        with ThreadPoolExecutor(max(count, 1)) as pool:
+            starts = [pool.submit(self._start, index) for index in range(count)]
+        self._running = [start.result() for start in starts if start.exception() is None]
+        problem = next((start.exception() for start in starts if start.exception() is not None), None)
+        if problem is not None:
+            self.close()
+            raise problem
+
+    @property
+    def nodes(self) -> tuple[NodeHandle, ...]:
+        """By index; a replaced node has a new handle."""
+        return tuple(running.handle for running in self._running)
+
+    def dead(self) -> list[int]:
+        """Indexes of the nodes whose process is gone, that do not answer in time, or that have been at one
+        request for longer than the time-out. Takes no longer than that itself."""
+        with ThreadPoolExecutor(max(len(self._running), 1)) as pool:
+            found = list(pool.map(self._is_dead, self._running))
+        return [index for index, dead in enumerate(found) if dead]
+
+    def replace(self, index: int) -> NodeHandle:
+        """End a node, whatever it is doing, and start another one in its place under a name of its own."""
+        _kill(self._running[index])
+        self._running[index] = self._start(index)
+        return self._running[index].handle
+
+    def close(self) -> None:
+        """End all nodes. May be called again."""
+        for running in self._running:
+            _hang_up(running)
+        until = time.monotonic() + _END
+        for running in self._running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.process.wait(max(0.0, until - time.monotonic()))
+            _kill(running)
+        self._running = []
+
+    def __enter__(self) -> LocalNodes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _is_dead(self, running: _Running) -> bool:
+        if running.process.poll() is not None:
+            return True
+        try:
+            # A little less than the time-out: the node saw the request after the one who gave it up.
+            return running.client.status().busy > 0.9 * self._timeout
+        except TidegateError:
+            return True
+
+    def _start(self, index: int) -> _Running:
+        name = f"node-{index}-{secrets.token_hex(4)}"
+        folder = self._scratch / name
+        with (self._scratch / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", "-m", "tidegate.state.node"),
+                    *("--name", name, "--scratch", str(folder), *self._arguments),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "TIDEGATE_TOKEN": self.token},
+                # Ctrl-C is the driver's to handle; it still needs its nodes to end the batch.
+                start_new_session=True,
+            )
+        line = _first_line(process, _START)
+        if not line.endswith(b"\n"):
+            process.kill()
+            process.communicate()
+            shutil.rmtree(folder, ignore_errors=True)
+            said = (self._scratch / f"{name}.log").read_text(errors="replace")[-2000:].strip()
+            raise StateError(
+                f"state node {name} did not start (exit code {process.returncode}): {said or 'no word'}"
+            )
+        told = json.loads(line)
+        handle = NodeHandle(told["name"], told["address"], told["pid"])
+        client = NodeClient(handle.address, token=self.token, pipeline=self._pipeline, timeout=self._timeout)
+        return _Running(handle, process, client, folder)
+
+
+def _first_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
+    """What a process says first; without its line end when the process ended or the time is over before."""
+    assert process.stdout is not None
+    until, line = time.monotonic() + seconds, b""
+    with process.stdout as stream:
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([stream], [], [], max(0.0, until - time.monotonic()))
+            said = os.read(stream.fileno(), 4096) if ready else b""
+            if not said:
+                break
+            line += said
+    return line
+
+
+def _hang_up(running: _Running) -> None:
+    running.client.close()
+    if running.process.stdin is not None:
+        running.process.stdin.close()
+
+
+def _kill(running: _Running) -> None:
+    _hang_up(running)
+    running.process.kill()
+    running.process.wait()
+    shutil.rmtree(running.folder, ignore_errors=True)

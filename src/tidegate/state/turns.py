@@ -1,0 +1,61 @@
+"""Turns at the state of a node: many readers together, or one that changes it alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
+
+class Turns:
+    """A lock for readers and writers. Who wants to be alone goes before readers that come later."""
+
+    def __init__(self) -> None:
+        self._free = threading.Condition()
+        self._readers = 0
+        self._alone = False
+        self._waiting = 0
+        self._since: dict[int, float] = {}
+
+    @contextmanager
+    def shared(self, *, counted: bool = True) -> Iterator[None]:
+        """`counted`: whether `busy` is to know of it."""
+        with self._counted() if counted else nullcontext():
+            with self._free:
+                self._free.wait_for(lambda: not self._alone and not self._waiting)
+                self._readers += 1
+            try:
+                yield
+            finally:
+                with self._free:
+                    self._readers -= 1
+                    self._free.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._counted():
+            with self._free:
+                self._waiting += 1
+                self._free.wait_for(lambda: not self._alone and not self._readers)
+                self._waiting -= 1
+                self._alone = True
+            try:
+                yield
+            finally:
+                with self._free:
+                    self._alone = False
+                    self._free.notify_all()
+
+    def busy(self) -> float:
+        """Seconds since the oldest of those at work or waiting came; 0 when there is none."""
+        return max((time.monotonic() - since for since in list(self._since.values())), default=0.0)
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        me = threading.get_ident()
+        self._since[me] = time.monotonic()
+        try:
+            yield
+        finally:
+            del self._since[me]
