@@ -1,0 +1,167 @@
+"""The durable log: the runs of a checkpoint, written once and opened when first used."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from tidegate.errors import StateError
+from tidegate.state.keys import Groups
+from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.run import Run, RunWriter
+from tidegate.state.storage import Memory, Storage
+from tidegate.state.table import StateTable
+
+
+class Log:
+    """Runs by name. Reads nothing before it is asked to.
+
+    Runs on a local disk are memory-mapped. Of runs elsewhere just the sections that are needed are fetched,
+    and up to `memory` bytes of them kept. Without `durable`, runs that are written stay in memory.
+    """
+
+    def __init__(self, storage: Storage, *, memory: int, durable: bool) -> None:
+        self._storage = storage
+        self._written = storage if durable else Memory()
+        self._spans = _Spans(memory)
+        self._runs: dict[str, Run] = {}
+        self._own: set[str] = set()
+        self._lock = threading.Lock()
+
+    def write(
+        self,
+        name: str,
+        content: Iterable[tuple[StateTable, pa.Table]],
+        *,
+        sequence: int,
+        groups: Groups,
+        count: int,
+    ) -> RunRef:
+        """Make a run durable. It counts for `groups` of `count`."""
+        writer = RunWriter(content, groups, count)
+        self._written.write(name, writer)
+        with self._lock:
+            self._own.add(name)
+        return RunRef(name, sequence, groups, writer.rows, writer.bytes)
+
+    def run(self, ref: RunRef) -> Run:
+        """A run, opened when it is not open yet."""
+        found = self._runs.get(ref.name)
+        if found is None:
+            found = self._opened(ref)
+            with self._lock:
+                found = self._runs.setdefault(ref.name, found)
+        return found
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Close all runs but these; whoever still reads one keeps it alive."""
+        kept = set(names)
+        with self._lock:
+            for name in self._runs.keys() | self._own:
+                if name not in kept:
+                    self._runs.pop(name, None)
+                    self._own.discard(name)
+                    if isinstance(self._written, Memory):
+                        self._written.delete(name)
+        self._spans.keep(kept)
+
+    def _opened(self, ref: RunRef) -> Run:
+        name = ref.name
+        own = name in self._own
+        storage = self._written if own else self._storage
+        if storage.mapped:
+            whole = storage.open(name)
+
+            def mapped(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+                return [whole.slice(offset, length) for offset, length in spans]
+
+            return Run(name, whole.size, mapped, keep=True, trusted=own)
+
+        def fetched(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+            return self._spans.read(storage, name, spans)
+
+        return Run(name, ref.bytes, fetched, keep=False, trusted=False)
+
+
+class _Spans:
+    """Parts of remote runs, the ones used last in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = 0
+        self._parts: OrderedDict[tuple[str, int, int], pa.Buffer] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, storage: Storage, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        found: dict[tuple[int, int], pa.Buffer] = {}
+        with self._lock:
+            for span in spans:
+                part = self._parts.get((name, *span))
+                if part is not None:
+                    self._parts.move_to_end((name, *span))
+                    found[span] = part
+        missing = [span for span in spans if span not in found]
+        if missing:
+            fresh = storage.read(name, missing)
+            found.update(zip(missing, fresh, strict=True))
+            with self._lock:
+                for span, part in zip(missing, fresh, strict=True):
+                    self._add((name, *span), part)
+        return [found[span] for span in spans]
+
+    def keep(self, names: set[str]) -> None:
+        with self._lock:
+            for key in [key for key in self._parts if key[0] not in names]:
+                self._held -= self._parts.pop(key).size
+
+    def _add(self, key: tuple[str, int, int], part: pa.Buffer) -> None:
+        if key in self._parts or part.size > self._limit:
+            return
+        self._parts[key] = part
+        self._held += part.size
+        while self._held > self._limit:
+            _, oldest = self._parts.popitem(last=False)
+            self._held -= oldest.size
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of some key groups after a batch, ready to be read. It never changes.
+
+    `runs` are those of the manifest, or merged ones in their place: the same state in fewer files.
+    """
+
+    log: Log
+    manifest: Manifest
+    groups: Groups
+    runs: tuple[RunRef, ...] = ()
+    tables: dict[str, StateTable] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables", {table.name: table for table in self.manifest.tables})
+
+    @property
+    def count(self) -> int:
+        """Number of key groups of the checkpoint."""
+        return self.manifest.groups
+
+    @property
+    def closed(self) -> int | None:
+        """Rows due by then no longer count."""
+        return self.manifest.closed
+
+    def table(self, name: str) -> StateTable:
+        try:
+            return self.tables[name]
+        except KeyError:
+            known = ", ".join(sorted(self.tables)) or "none"
+            raise StateError(f"there is no state table {name!r}; known: {known}") from None
+
+    def opened(self, table: StateTable) -> list[tuple[RunRef, Run]]:
+        """The runs that hold rows of a table, oldest first."""
+        pairs = ((ref, self.log.run(ref)) for ref in self.runs)
+        return [(ref, run) for ref, run in pairs if table.name in run.parts]

@@ -1,0 +1,234 @@
+"""Where runs are kept: immutable blobs by name, in a local folder or an object store."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from tidegate.errors import MissingExtraError, StateError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
+_DRAFT = ".draft-"
+
+
+class Storage(ABC):
+    """Blobs by name. A blob is there whole or not at all, and never changes."""
+
+    mapped: bool
+    """Whether `open` costs nothing but address space, so that reading parts by `read` has no use."""
+
+    @abstractmethod
+    def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        """Keep a blob; when this returns it outlives a crash. One of the same name is replaced."""
+
+    @abstractmethod
+    def open(self, name: str) -> pa.Buffer:
+        """A whole blob. StateError when there is none."""
+
+    @abstractmethod
+    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        """Parts of a blob, each given as (offset, length)."""
+
+    @abstractmethod
+    def size(self, name: str) -> int:
+        """Bytes in a blob. StateError when there is none."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """All blobs, sorted."""
+
+    @abstractmethod
+    def delete(self, name: str) -> None:
+        """Remove a blob. That there is none is fine."""
+
+
+class Local(Storage):
+    """A folder. Blobs are memory-mapped; one that is deleted stays readable where it is open."""
+
+    mapped = True
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        target = self.folder / _checked(name)
+        handle, draft = tempfile.mkstemp(prefix=_DRAFT, dir=self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for part in parts:
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(draft).replace(target)
+        except BaseException:
+            Path(draft).unlink(missing_ok=True)
+            raise
+        # The name is part of the folder: it needs a sync of its own.
+        folder = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def open(self, name: str) -> pa.Buffer:
+        path = self.folder / _checked(name)
+        try:
+            with pa.memory_map(str(path)) as file:
+                return file.read_buffer()
+        except FileNotFoundError:
+            raise _missing(name, str(self.folder)) from None
+        except (OSError, pa.ArrowException) as error:  # An empty file cannot be mapped.
+            raise StateError(f"{path} cannot be read: {error}") from error
+
+    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        whole = self.open(name)
+        return [whole.slice(offset, length) for offset, length in spans]
+
+    def size(self, name: str) -> int:
+        try:
+            return (self.folder / _checked(name)).stat().st_size
+        except FileNotFoundError:
+            raise _missing(name, str(self.folder)) from None
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        (self.folder / _checked(name)).unlink(missing_ok=True)
+
+
+class Memory(Storage):
+    """Blobs of this process, gone with it."""
+
+    mapped = True
+
+    def __init__(self) -> None:
+        self._blobs: dict[str, pa.Buffer] = {}
+
+    def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        sink = pa.BufferOutputStream()
+        for part in parts:
+            sink.write(part)
+        self._blobs[_checked(name)] = sink.getvalue()
+
+    def open(self, name: str) -> pa.Buffer:
+        try:
+            return self._blobs[name]
+        except KeyError:
+            raise _missing(name, "memory") from None
+
+    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        whole = self.open(name)
+        return [whole.slice(offset, length) for offset, length in spans]
+
+    def size(self, name: str) -> int:
+        return int(self.open(name).size)
+
+    def names(self) -> list[str]:
+        return sorted(self._blobs)
+
+    def delete(self, name: str) -> None:
+        self._blobs.pop(name, None)
+
+
+class Remote(Storage):
+    """An object store, through obstore: `s3://bucket/prefix` and what else it knows.
+
+    Region, endpoint and credentials come from the environment (`AWS_ENDPOINT_URL`, `AWS_ACCESS_KEY_ID`, ...).
+    """
+
+    mapped = False
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        try:
+            import obstore
+            from obstore import store
+        except ImportError:
+            raise MissingExtraError("s3", f"state kept in {url}") from None
+        self.url = url
+        self._api: Any = obstore
+        if url.startswith("s3://") and _plain(os.environ.get("AWS_ENDPOINT_URL", "")):
+            settings.setdefault("client_options", {"allow_http": True})
+        try:
+            self._store: Any = store.from_url(url, **settings)
+        except Exception as error:
+            raise StateError(f"{url} cannot be used as a place for state: {error}") from error
+
+    def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
+        # An object is complete or not there: the store sees to that.
+        self._call("write", name, self._api.put, self._store, _checked(name), map(_as_bytes, parts))
+
+    def open(self, name: str) -> pa.Buffer:
+        found = self._call("read", name, self._api.get, self._store, _checked(name))
+        return pa.py_buffer(found.bytes())
+
+    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        starts, lengths = [offset for offset, _ in spans], [length for _, length in spans]
+        found = self._call(
+            "read", name, self._api.get_ranges, self._store, _checked(name), starts=starts, lengths=lengths
+        )
+        return [pa.py_buffer(part) for part in found]
+
+    def size(self, name: str) -> int:
+        return int(self._call("read", name, self._api.head, self._store, _checked(name))["size"])
+
+    def names(self) -> list[str]:
+        pages = self._call("list", "", self._api.list, self._store)
+        return sorted(item["path"] for page in pages for item in page if "/" not in item["path"])
+
+    def delete(self, name: str) -> None:
+        try:
+            self._api.delete(self._store, _checked(name))
+        except FileNotFoundError:
+            return
+        except self._api.exceptions.BaseError as error:
+            raise StateError(f"{name} cannot be deleted in {self.url}: {error}") from error
+
+    def _call(self, action: str, name: str, call: Any, *args: Any, **named: Any) -> Any:
+        try:
+            return call(*args, **named)
+        except FileNotFoundError:
+            raise _missing(name, self.url) from None
+        except self._api.exceptions.BaseError as error:
+            raise StateError(f"cannot {action} {name or 'names'} in {self.url}: {error}") from error
+
+
+def open_storage(place: str) -> Storage:
+    """The storage at a place: a folder, `file:///folder`, or the URL of an object store."""
+    parts = urlsplit(place)
+    if parts.scheme == "file":
+        return Local(Path(parts.path))
+    if "://" in place:
+        return Remote(place)
+    return Local(Path(place))
+
+
+def _checked(name: str) -> str:
+    """A name that stays inside its folder, whatever made it."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise StateError(f"{name!r} cannot be the name of a run: letters, digits, '.', '_' and '-' only")
+    return name
+
+
+def _missing(name: str, place: str) -> StateError:
+    return StateError(
+        f"run {name} is not in {place}: it was removed, or the checkpoint was moved without it; "
+        "restore it, or start from a savepoint"
+    )
+
+
+def _as_bytes(part: bytes | pa.Buffer) -> bytes:
+    return part if isinstance(part, bytes) else part.to_pybytes()
+
+
+def _plain(endpoint: str) -> bool:
+    return endpoint.startswith("http://")
