@@ -35,10 +35,20 @@ def _positive_duration(text: str) -> str:
     return text
 
 
+def _positive_duration_or_none(text: str | None) -> str | None:
+    return text if text is None else _positive_duration(text)
+
+
 def _checkpoint(text: str) -> str:
     if any(name not in (None, "pipeline") for _, name, _, _ in string.Formatter().parse(text)):
         raise ValueError("only {pipeline} is known")
     return text
+
+
+def _power_of_two(number: int) -> int:
+    if number & (number - 1):
+        raise ValueError("not a power of two")
+    return number
 
 
 _SPAN = "a duration like '4 seconds' or '250 ms'"
@@ -67,6 +77,10 @@ class Engine(Section):
     """How often a batch is tried before the pipeline stops."""
     retry_wait: Pause = "1 second"
     """The pause between two tries."""
+    deadline: Annotated[
+        str | None, AfterValidator(_positive_duration_or_none), Expects(f"{_SPAN}, more than zero, or none")
+    ] = None
+    """A Spark job that takes longer is taken to hang: it is ended and the batch tried again."""
     checkpoint: Annotated[
         str,
         Field(min_length=1),
@@ -86,6 +100,32 @@ class Admission(Section):
     """The limit of the first batch. While not set, it keeps within `min_rows` and `max_rows`."""
     min_rows: Count = 100
     max_rows: Count = 50_000_000
+
+
+class State(Section):
+    """Where keyed steps keep their state."""
+
+    nodes: Count = 2
+    """State nodes: processes that hold the key groups."""
+    key_groups: Annotated[
+        int, Field(ge=1, le=65_536), AfterValidator(_power_of_two), Expects("a power of two up to 65536")
+    ] = 256
+    """Slices of the key space; a checkpoint keeps the number that it began with."""
+    backend: Annotated[
+        Literal["columnar", "rocksdb", "redis", "memory"], Expects("columnar, rocksdb, redis or memory")
+    ] = "columnar"
+    memory: Memory = "1g"
+    """What one node may hold in memory; with `columnar` and `rocksdb` the state may be larger."""
+    log: Annotated[str | None, Field(min_length=1), Expects("a folder or an s3:// address, or none")] = None
+    """Where the durable log is kept; None puts it into `state` in the checkpoint."""
+    durable: Switch = True
+    """Without it nothing is logged: state is lost with its node, and a checkpoint cannot be gone on from."""
+    retention: Annotated[int, Field(ge=2), Expects("a whole number, 2 or more")] = 10
+    """Committed batches whose state can still be read; what only older ones need is deleted."""
+    timeout: Duration = "10 seconds"
+    """A node that does not answer for so long is replaced."""
+    redis: Annotated[str, Field(min_length=1), Expects("a redis:// address")] = "redis://127.0.0.1:6379/0"
+    """The server of the backend `redis`."""
 
 
 class DeadLetters(Section):
@@ -125,6 +165,7 @@ class Config(BaseModel):
 
     engine: Engine = Engine()
     admission: Admission = Admission()
+    state: State = State()
     dead_letters: DeadLetters = DeadLetters()
     spark: Spark = Spark()
     view: View = View()
@@ -180,6 +221,7 @@ class Key:
 SECTIONS: Mapping[str, type[Section]] = {
     "engine": Engine,
     "admission": Admission,
+    "state": State,
     "dead_letters": DeadLetters,
     "spark": Spark,
     "view": View,

@@ -2,14 +2,15 @@
 
 Spark hands a micro-batch to `foreachBatch` as rows that are already computed: what comes before that point
 is planned and compiled as one query, and what comes after reads those rows again for each use. So every
-chain of stateless steps with a single reader runs in the streaming query; where a stream parts, or where
-a source may hold rows that cannot be read, the rows are handed over.
+chain of stateless steps with a single reader runs in the streaming query; where a stream parts, where a
+step keeps state, or where a source may hold rows that cannot be read, the rows are handed over.
 """
 
 from __future__ import annotations
 
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.step import SinkStep, SourceStep, Step
+from tidegate.pipeline.step import KeyBy, Late, SinkStep, SourceStep, Step, Union
+from tidegate.sinks.foreach_batch import ForEachBatch
 
 
 def handover(plan: Plan) -> list[Step]:
@@ -38,7 +39,7 @@ def _streams(plan: Plan, step: Step) -> bool:
     """Whether the step runs in the streaming query."""
     if isinstance(step, SourceStep):
         return True
-    if isinstance(step, SinkStep) or step.keyed:
+    if isinstance(step, SinkStep | Late) or step.keyed:
         return False
     return all(
         _streams(plan, above)
@@ -46,3 +47,63 @@ def _streams(plan: Plan, step: Step) -> bool:
         and not (isinstance(above, SourceStep) and above.source.fallible)
         for above in step.inputs
     )
+
+
+def paired(plan: Plan, step: Step) -> tuple[Step, Step] | None:
+    """The two inputs of a step when both are handed over as they are, so that one pass reads both."""
+    if len(step.inputs) != 2 or not step.keyed:
+        return None
+    left, right = (_before_key(above) for above in step.inputs)
+    last = handover(plan)
+    fallible = any(isinstance(side, SourceStep) and side.source.fallible for side in (left, right))
+    return (left, right) if left is not right and left in last and right in last and not fallible else None
+
+
+def reads(plan: Plan) -> int:
+    """How often the jobs of a batch read its rows."""
+    last = handover(plan)
+    kept: set[Step] = set()
+
+    def count(step: Step) -> int:
+        if step in kept:
+            return 0
+        if step.keyed and must_be_kept(plan, step):
+            kept.add(step)
+        if step in last or paired(plan, step):
+            return 1
+        return sum(map(count, step.inputs))
+
+    return sum(count(sink.inputs[0]) for sink in plan.sinks)
+
+
+def must_be_kept(plan: Plan, step: Step) -> bool:
+    """Whether the rows of a keyed step are to be computed once and kept: several steps read them, or a
+    function of the user's that may read only some."""
+    several = len(plan.consumers(step)) > 1
+    return several or any(isinstance(sink.sink, ForEachBatch) for sink in _sinks_after(plan, step))
+
+
+def is_united(plan: Plan, step: Step) -> bool:
+    """Whether the rows of a keyed step reach a union before the next shuffle: there Spark numbers the
+    partitions anew. A step with two inputs unites them."""
+    return any(
+        isinstance(reader, Union)
+        or (reader.keyed and len(reader.inputs) > 1)
+        or ((not reader.keyed or isinstance(reader, KeyBy)) and is_united(plan, reader))
+        for reader in plan.consumers(step)
+    )
+
+
+def _sinks_after(plan: Plan, step: Step) -> list[SinkStep]:
+    """The sinks that a step reaches before the next shuffle."""
+    found = []
+    for reader in plan.consumers(step):
+        if isinstance(reader, SinkStep):
+            found.append(reader)
+        elif not reader.keyed or isinstance(reader, KeyBy):
+            found += _sinks_after(plan, reader)
+    return found
+
+
+def _before_key(step: Step) -> Step:
+    return _before_key(step.inputs[0]) if isinstance(step, KeyBy) else step

@@ -29,7 +29,8 @@ class BatchProgress:
     """The whole batch, from the trigger to Spark's own commit."""
     interval_seconds: float
     phases: Mapping[str, float]
-    """Phase -> seconds: offsets, planning, wal, write, ledger, publish, commit."""
+    """Phase -> seconds: offsets, planning, wal, begin, write, prepare, ledger, publish, commit-state,
+    commit. Those of the nodes (begin, prepare, commit-state) take the slowest one's time."""
     lag: int | None
     """Rows that wait in the sources beyond the cut; None when a source cannot tell."""
     limit: int | None
@@ -43,6 +44,12 @@ class BatchProgress:
     tries: int = 1
     sinks: Mapping[str, int] = field(default_factory=dict)
     """Sink step -> rows written."""
+    late: int = 0
+    """Rows that came after their window had been closed."""
+    state_rows: int = 0
+    """Rows of state that the batch wrote."""
+    state_bytes: int = 0
+    """What the durable log grew by."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values; moments in ISO 8601."""

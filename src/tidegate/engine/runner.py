@@ -21,6 +21,7 @@ from tidegate.engine import checkpoint as checkpoints
 from tidegate.engine import session
 from tidegate.engine.admission import Admission
 from tidegate.engine.batch import Batches, Outcome, identity
+from tidegate.engine.garbage import Garbage
 from tidegate.engine.intake import Intake
 from tidegate.engine.progress import BatchProgress, Listener
 from tidegate.engine.query import RunningQuery
@@ -28,12 +29,17 @@ from tidegate.engine.reason import reason
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import ListenerError, PipelineError, QueryError, TidegateError
-from tidegate.ledger.ledger import Ledger
+from tidegate.errors import CheckpointError, ListenerError, QueryError, TidegateError
+from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import SinkWriter
+from tidegate.state.manifest import Manifest
+from tidegate.state.nodes import Nodes
+from tidegate.state.storage import open_storage
+from tidegate.state.table import StateTable
+from tidegate.testing import faults
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
@@ -58,7 +64,7 @@ def run(
     until_done: bool = False,
 ) -> Summary:
     """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
-    _check_runnable(plan)
+    faults.enter("driver")
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
         spark = stack.enter_context(_session(plan, config))
@@ -95,6 +101,7 @@ class Runner:
             spark,
             parallelism=self._parallelism,
             first_rows=admission.limit if admission else None,
+            groups=config.state.key_groups,
         )
         writers = {step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks}
         self._translation.check(writers)
@@ -114,11 +121,19 @@ class Runner:
         for name, writer in named.items():
             writer.recover(last.batch_id if last else -1, last.receipts.get(name) if last else None)
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
+        self._nodes = _nodes(plan, config, folder, self._translation.tables, last, self._parallelism)
+        place = config.state.log or str(folder / "state")
+        garbage = Garbage(ledger, open_storage(place) if self._nodes else None, config.state.retention)
+        garbage.recover()
         self._batches = Batches(
+            spark=spark,
             translation=self._translation,
             ledger=ledger,
             writers=writers,
             dead_letters=dead_letters,
+            nodes=self._nodes,
+            garbage=garbage,
+            deadline=seconds(config.engine.deadline) if config.engine.deadline else None,
             watermark=Watermark(
                 {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
                 last.event_times if last else {},
@@ -170,9 +185,11 @@ class Runner:
             self._stopping.set()
 
     def close(self) -> None:
-        """Let go of what the sinks hold."""
+        """Let go of what the sinks hold, and of the state nodes."""
         for writer in self._writers():
             writer.close()
+        if self._nodes is not None:
+            self._nodes.close()
 
     def _writers(self) -> list[SinkWriter]:
         return [*self._batches.writers.values(), *self._batches.dead_letters.values()]
@@ -264,6 +281,9 @@ class Runner:
             parallelism=self._parallelism,
             tries=outcome.tries,
             sinks=outcome.rows_out,
+            late=outcome.late,
+            state_rows=outcome.state_rows,
+            state_bytes=outcome.state_bytes,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
         for listener in list(self._listeners):
@@ -325,16 +345,6 @@ class _Watcher(StreamingQueryListener):
         pass
 
 
-def _check_runnable(plan: Plan) -> None:
-    for step in plan.steps:
-        if step.keyed:
-            raise PipelineError(
-                "keyed steps can be declared, checked and drawn, but this version does not run them",
-                step=step.name,
-                where=step.where,
-            )
-
-
 @contextmanager
 def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
     """The session of this process if it has one, else one that ends with the run."""
@@ -378,6 +388,32 @@ def _signals(runner: Runner) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _nodes(
+    plan: Plan,
+    config: Config,
+    folder: Path,
+    tables: tuple[StateTable, ...],
+    last: Entry | None,
+    parallelism: int,
+) -> Nodes | None:
+    """The state nodes of a plan that keeps state, standing where the last batch left it."""
+    state = last.state if last else None
+    if state is not None and not state.get("durable", True):
+        raise CheckpointError(
+            f"the checkpoint {folder} was written with state.durable off, so there is no state to go on "
+            "from; begin with a new checkpoint"
+        )
+    if not tables and state is None:
+        return None
+    base = Manifest.from_json(state) if state is not None else None
+    if base is None and last is not None:
+        # Steps with state that were added to a pipeline without any begin with none.
+        base = Manifest(last.batch_id, config.state.key_groups, last.watermark, ())
+    return Nodes(
+        config.state, pipeline=plan.name, folder=folder, tables=tables, base=base, parallelism=parallelism
+    )
 
 
 def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial, singledispatch
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,23 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from tidegate.engine.handover import handover, numbered_sources
+from tidegate.engine.event_time import event_time
+from tidegate.engine.handover import handover, is_united, must_be_kept, numbered_sources, paired, reads
+from tidegate.engine.keyed import applied, both, operator_of, probed
 from tidegate.engine.reason import reason
 from tidegate.errors import PipelineError, SinkError
+from tidegate.operators.event_time import EventTime
+from tidegate.operators.input import Input
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
+from tidegate.operators.windows import late
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Expression, SinkStep, SourceStep, Step
 from tidegate.sinks.foreach_batch import ForEachBatch
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON, Seen
+from tidegate.state.table import StateTable
+from tidegate.state.view import Assignment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,27 +40,34 @@ _TAG = "_tidegate_stream"
 class Translation:
     """A plan in one Spark session."""
 
-    def __init__(self, plan: Plan, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> None:
+    def __init__(
+        self, plan: Plan, spark: SparkSession, *, parallelism: int, first_rows: int | None, groups: int
+    ) -> None:
         self._plan = plan
         self._spark = spark
+        self._groups = groups
         self._handover = handover(plan)
         self.sources = numbered_sources(plan)
         """In the order in which Spark numbers them."""
+        self.operators: dict[Step, Operator] = {}
+        """The steps that keep state, at work."""
         self._frames: dict[Step, DataFrame] = {}
         for source in plan.sources:
             load = partial(source.source.load, spark, parallelism=parallelism, first_rows=first_rows)
             self._frames[source] = _checked(source, partial(_observed, source, load))
-        for step in self._handover:
-            self._frame(step, self._frames)
-        # The rest is only analysed here: it runs on each batch.
         self._probe = dict(self._frames)
-        for sink in plan.sinks:
-            self._probe[sink.inputs[0]] = self._frame(sink.inputs[0], self._probe)
+        self._event_times: dict[Step, EventTime | None] = {}
+        # What comes after the handover is only analysed here: it runs on each batch.
+        for step in plan.steps:
+            if not isinstance(step, SinkStep):
+                self._analyse(step)
+        for step in self._handover:
+            self._frames[step] = self._probe[step]
 
     @property
-    def read_more_than_once(self) -> bool:
-        """Whether a batch's rows are worth keeping until its jobs have run."""
-        return len(self._handover) > 1 or len(self._plan.sinks) > 1 or self.needs_a_full_read
+    def tables(self) -> tuple[StateTable, ...]:
+        """All state tables of the plan."""
+        return tuple(table for operator in self.operators.values() for table in operator.tables)
 
     @property
     def needs_a_full_read(self) -> bool:
@@ -60,10 +76,15 @@ class Translation:
             step.source.countable for step in self._plan.sources
         )
 
+    @property
+    def read_more_than_once(self) -> bool:
+        """Whether a batch's rows are worth keeping until its jobs have run."""
+        return self.needs_a_full_read or reads(self._plan) > 1
+
     def check(self, writers: Mapping[SinkStep, SinkWriter]) -> None:
         """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
         for step, writer in writers.items():
-            frame = self._probe[step.inputs[0]]
+            frame = _readable(step.inputs[0], self._probe[step.inputs[0]])
             _checked(step, partial(_passing, writer, frame))
 
     def stream(self) -> DataFrame:
@@ -88,10 +109,24 @@ class Translation:
             stream = stream.union(frame)
         return stream
 
-    def outputs(self, batch: DataFrame) -> dict[SinkStep, DataFrame]:
-        """The rows of a batch for each sink."""
+    @contextmanager
+    def outputs(self, batch: DataFrame, assignment: Assignment | None) -> Iterator[dict[SinkStep, DataFrame]]:
+        """The rows of a batch for each sink. What several steps read of a keyed step is kept in the block."""
         frames = self._handed_over(batch)
-        return {sink: self._frame(sink.inputs[0], frames) for sink in self._plan.sinks}
+        kept: list[DataFrame] = []
+        try:
+            for step in self._plan.steps:
+                if isinstance(step, SinkStep):
+                    continue
+                self._build(step, frames, batch, assignment)
+                if step in self.operators and must_be_kept(self._plan, step):
+                    frames[step] = frames[step].persist()
+                    kept.append(frames[step])
+                    frames[step]._jdf.queryExecution().toRdd().count()
+            yield {sink: _readable(sink.inputs[0], frames[sink.inputs[0]]) for sink in self._plan.sinks}
+        finally:
+            for frame in kept:
+                frame.unpersist()
 
     def unreadable(self, batch: DataFrame) -> dict[SourceStep, DataFrame]:
         """The rows of a batch that could not be read, as (reason, raw), for each fallible source."""
@@ -104,6 +139,69 @@ class Translation:
             if step.source.fallible
         }
 
+    def _analyse(self, step: Step) -> None:
+        """Have Spark check a step on streaming frames."""
+        if step not in self._probe:
+            build = self._keyed_probe if step.keyed else self._plain_probe
+            self._probe[step] = _checked(step, partial(build, step))
+        schema = _readable(step, self._probe[step]).schema
+        self._event_times[step] = event_time(step, schema, self._event_times)
+
+    def _plain_probe(self, step: Step) -> DataFrame:
+        inputs = [_readable(above, self._probe[above]) for above in step.inputs]
+        return inputs[0] if isinstance(step, steps.Late | steps.KeyBy) else _apply(step, inputs)
+
+    def _keyed_probe(self, step: Step) -> DataFrame:
+        if isinstance(step, steps.KeyBy):
+            return self._plain_probe(step)
+        inputs = [
+            Input(_readable(above, self._probe[above]).schema, _keys(step, side), self._event_times[above])
+            for side, above in enumerate(step.inputs)
+        ]
+        self.operators[step] = operator_of(step, inputs, groups=self._groups)
+        frames = [_readable(above, self._probe[above]) for above in step.inputs]
+        return probed(self.operators[step], frames[0] if len(frames) == 1 else both(*frames))
+
+    def _build(
+        self, step: Step, frames: dict[Step, DataFrame], batch: DataFrame, assignment: Assignment | None
+    ) -> None:
+        """Add the frame of a step in one batch, unless the streaming query has done it."""
+        if step in frames or not all(above in frames for above in step.inputs) or not step.inputs:
+            return
+        inputs = [_readable(above, frames[above]) for above in step.inputs]
+        if step in self.operators:
+            assert assignment is not None
+            operator = self.operators[step]
+            rows = inputs[0] if len(inputs) == 1 else self._pair(step, inputs, batch)
+            marked = is_united(self._plan, step)
+            frames[step] = _checked(step, partial(applied, operator, rows, assignment, marked=marked))
+        elif isinstance(step, steps.Late):
+            assert assignment is not None
+            frames[step] = self._late(step, inputs[0], assignment.time.closed)
+        else:
+            build = partial(_apply, step, inputs)
+            frames[step] = inputs[0] if isinstance(step, steps.KeyBy) else _checked(step, build)
+
+    def _pair(self, step: Step, inputs: list[DataFrame], batch: DataFrame) -> DataFrame:
+        """The two inputs of a step as one frame; in one pass where the batch holds both side by side."""
+        sides = paired(self._plan, step)
+        if sides is None:
+            return both(*inputs)
+        left, right = (self._handover.index(side) for side in sides)
+        tag = F.col(_TAG)
+        return batch.where(tag.isin(left, right)).select(
+            F.when(tag == left, 0).otherwise(1).alias(SIDE),
+            F.col(_row(left)).alias(LEFT),
+            F.col(_row(right)).alias(RIGHT),
+        )
+
+    def _late(self, step: steps.Late, rows: DataFrame, closed: int | None) -> DataFrame:
+        at = self._event_times[step.inputs[0]]
+        window = step.of.window if isinstance(step.of, steps.Aggregate | steps.WindowJoin) else None
+        assert at is not None
+        assert window is not None
+        return rows.where(F.lit(False)) if closed is None else rows.where(late(window, at, closed))
+
     def _handed_over(self, batch: DataFrame) -> dict[Step, DataFrame]:
         if len(self._handover) == 1:
             return {self._handover[0]: batch}
@@ -112,11 +210,13 @@ class Translation:
             for tag, step in enumerate(self._handover)
         }
 
-    def _frame(self, step: Step, frames: dict[Step, DataFrame]) -> DataFrame:
-        if step not in frames:
-            inputs = [_readable(above, self._frame(above, frames)) for above in step.inputs]
-            frames[step] = _checked(step, partial(_apply, step, inputs))
-        return frames[step] if not isinstance(step, SourceStep) else _readable(step, frames[step])
+
+def _keys(step: Step, side: int) -> tuple[str, ...]:
+    """The key columns of one input of a keyed step."""
+    if isinstance(step, steps.WindowJoin | steps.IntervalJoin):
+        return tuple(pair[side] for pair in step.on)
+    above = step.inputs[side]
+    return above.columns if isinstance(above, steps.KeyBy) else ()
 
 
 def _row(tag: int) -> str:

@@ -9,6 +9,7 @@ when, its record is here.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,12 @@ class Entry:
     """Sink -> what it needs to publish the batch."""
     limit: int | None = None
     """Rows that a batch was allowed when this one was committed."""
+    watermark: int | None = None
+    """The watermark that held in this batch, in microseconds."""
+    state: dict[str, Any] | None = None
+    """What the state consists of after this batch: a manifest. None for a pipeline without state."""
+    route: dict[str, Any] | None = None
+    """Who owned and worked on which key groups."""
 
 
 class Ledger:
@@ -54,9 +61,10 @@ class Ledger:
 
     def get(self, batch_id: int) -> Entry | None:
         """The entry of a batch, or None when it has not been committed."""
-        for number in reversed(range(self._next)):
-            entry = self._read(number)
-            if isinstance(entry, Entry) and entry.batch_id <= batch_id:
+        if self.last is None or batch_id > self.last.batch_id:
+            return None
+        for entry in self.entries():
+            if entry.batch_id <= batch_id:
                 return entry if entry.batch_id == batch_id else None
         return None
 
@@ -75,16 +83,38 @@ class Ledger:
             )
         self.last = entry
 
+    def entries(self) -> Iterator[Entry]:
+        """The committed batches that are still on record, newest first."""
+        for number in reversed(self._numbers()):
+            record = self._read(number)
+            if isinstance(record, Entry):
+                yield record
+
+    def forget(self, keep: int) -> None:
+        """Remove records so that the newest `keep` committed batches stay, and at times a few more."""
+        numbers = self._numbers()
+        if len(numbers) <= 2 * keep:
+            return  # Looking into each record is worth it once there is something to gain.
+        entries = [number for number in numbers[-2 * keep :] if isinstance(self._read(number), Entry)]
+        for number in numbers:
+            if entries[-keep:] and number < entries[-keep:][0]:
+                self._path(number).unlink(missing_ok=True)
+
     def _create(self, record: dict[str, Any]) -> bool:
         if not create(self._path(self._next), json.dumps(record).encode()):
+            return False
+        # A number may be free because its record was forgotten; then there are newer ones.
+        if self._numbers()[-1] > self._next:
             return False
         self._next += 1
         return True
 
+    def _numbers(self) -> list[int]:
+        return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
-        numbers = [int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit()]
-        end = max(numbers, default=-1) + 1
+        end = max(self._numbers(), default=-1) + 1
         found_generation = False
         for number in reversed(range(self._next, end)):
             record = self._read(number)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from tidegate.pipeline.step import Mode
 from tidegate.state.table import StateTable
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SIDE, LEFT, RIGHT = "_side", "_left", "_right"
-
-Mode: TypeAlias = Literal["append", "update"]
-"""`append`: every row that leaves is final. `update`: a later row of the same key replaces an earlier one."""
 
 Partially: TypeAlias = "Callable[[DataFrame], DataFrame]"
 """Lets a `groupBy` on the frame that it returns aggregate within each partition, without a shuffle."""
@@ -92,3 +90,7 @@ class Operator(ABC):
     @abstractmethod
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         """Rows of one task (as arranged, `_hash` as uint64) to output rows in the `output` schema."""
+
+    def finish(self, rows: DataFrame) -> DataFrame:
+        """What is left to do in Spark SQL with the rows that leave the tasks."""
+        return rows

@@ -8,7 +8,20 @@ from pathlib import PurePosixPath
 
 from tidegate.errors import DurationError, PipelineError
 from tidegate.pipeline.duration import seconds
-from tidegate.pipeline.step import Aggregate, Branch, IntervalJoin, SinkStep, SourceStep, Step, WindowJoin
+from tidegate.pipeline.step import (
+    Aggregate,
+    Branch,
+    BroadcastJoin,
+    Connect,
+    Deduplicate,
+    IntervalJoin,
+    Process,
+    SinkStep,
+    SourceStep,
+    Step,
+    TopN,
+    WindowJoin,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,7 @@ class Plan:
         for step in self.steps:
             self._check_ends_in_sink(step)
             self._check_event_time(step)
+            self._check_final_rows(step)
         self._check_grace()
         self._check_one_writer_per_place()
         self._check_no_cycle()
@@ -72,6 +86,19 @@ class Plan:
                 raise PipelineError(
                     f"works on event time, and {above.name} ({above.where}) has none; "
                     "name its timestamp column with event_time=",
+                    step=step.name,
+                    where=step.where,
+                )
+
+    def _check_final_rows(self, step: Step) -> None:
+        if not isinstance(step, Aggregate | WindowJoin | IntervalJoin | Deduplicate | TopN):
+            return
+        for above in step.inputs:
+            origin = _updating(above)
+            if origin is not None:
+                raise PipelineError(
+                    f"needs rows that are final, and {origin.name} ({origin.where}) hands on a key again "
+                    "each time that it changes; give it a window, which leaves once, or use .process(...)",
                     step=step.name,
                     where=step.where,
                 )
@@ -108,6 +135,17 @@ class Plan:
                         step=sink.name,
                         where=sink.where,
                     )
+
+
+def _updating(step: Step) -> Step | None:
+    """The step whose updates arrive where `step` hands on; None when all rows are final."""
+    if isinstance(step, TopN) or (isinstance(step, Aggregate) and step.emit == "update"):
+        return step
+    if isinstance(step, Process):
+        return None
+    # Of two inputs the first one's rows are handed on, each with what is known from the second.
+    inputs = step.inputs[:1] if isinstance(step, Connect | BroadcastJoin) else step.inputs
+    return next(filter(None, map(_updating, inputs)), None)
 
 
 def _overlap(written: str | None, read: str | None) -> bool:

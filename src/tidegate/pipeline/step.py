@@ -21,6 +21,9 @@ Expression: TypeAlias = "str | Callable[[DataFrame], Column]"
 
 ArrowFunction: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table]"
 Schema: TypeAlias = "str | pa.Schema"
+Mode: TypeAlias = Literal["append", "update"]
+"""What leaves a step with state: rows that are final, or rows that later ones of the same key replace."""
+
 Keys: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs (column on the left, column on the right)."""
 
@@ -152,6 +155,7 @@ class KeyBy(Step):
 class Aggregate(Step):
     aggregates: Mapping[str, AggregateFunction]
     window: Window | None
+    emit: Mode
     kind = "aggregate"
     keyed = True
 
@@ -238,6 +242,18 @@ class Process(Step):
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Late(Step):
+    """The rows of one input of the windowed step `of` that came after their window was closed."""
+
+    of: Step
+    side: Literal["left", "right"]
+    kind = "late"
+
+    def describe(self) -> str:
+        return f"too late for {self.of.name}"
 
 
 def show(expression: Expression) -> str:

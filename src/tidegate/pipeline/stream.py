@@ -9,7 +9,7 @@ from tidegate.errors import DurationError, PipelineError
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.agg import Aggregate
 from tidegate.pipeline.duration import seconds
-from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Schema, Step
+from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Mode, Schema, Step
 from tidegate.pipeline.where import caller
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
@@ -159,6 +159,23 @@ class Stream(_Declared):
         """Each row with every current row of `rules` (the latest per key) for which `condition` holds."""
         return Stream(self.pipeline, self._then(steps.BroadcastJoin, rules, condition=condition))
 
+    def late(self, side: Literal["left", "right"] = "left") -> Stream:
+        """The rows that came too late for the windowed step that this stream leaves.
+
+        They are rows of its input, with the columns that those have; of a join, of the one on that `side`.
+        """
+        of = self.step
+        windowed = isinstance(of, steps.Aggregate) and of.window is not None
+        joined = isinstance(of, steps.WindowJoin)
+        if not windowed and not joined:
+            self._refuse(steps.Late, f"{of.name} has no windows, so no row comes too late for it")
+        if side not in ("left", "right") or (side == "right" and not joined):
+            self._refuse(steps.Late, f"{of.name} has no input on the side {side!r}")
+        above = of.inputs[0 if side == "left" else 1]
+        while isinstance(above, steps.KeyBy):
+            above = above.inputs[0]
+        return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of, side=side))
+
     def sink(self, sink: Sink) -> None:
         """End the stream: its rows go there. A stream may have several sinks."""
         if not isinstance(sink, Sink):
@@ -193,13 +210,20 @@ class Stream(_Declared):
 class KeyedStream(_Declared):
     """Rows with a key: the steps that keep state."""
 
-    def window(self, window: Window) -> WindowedStream:
-        """Aggregate per window of event time."""
-        return WindowedStream(self.pipeline, self.step, window)
+    def window(self, window: Window, *, emit: Mode = "append") -> WindowedStream:
+        """Aggregate per window of event time.
+
+        emit="append": a window leaves once, when the watermark has passed its end. emit="update": it
+        leaves in every batch that changes it.
+        """
+        return WindowedStream(self.pipeline, self.step, window, emit)
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
-        """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`."""
-        return self._aggregate(aggregates, None)
+        """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`.
+
+        Each batch hands on the keys that it changed.
+        """
+        return self._aggregate(aggregates, None, "update")
 
     def connect(self, other: KeyedStream) -> Stream:
         """Each row with the latest row of `other` that has the same key."""
@@ -217,7 +241,14 @@ class KeyedStream(_Declared):
         return Stream(self.pipeline, self._then(steps.TopN, n=n, by=by))
 
     def process(self, function: Callable[..., Any], *, state_schema: Schema, output_schema: Schema) -> Stream:
-        """The user's own vectorised function over rows, state and time."""
+        """The user's own vectorised function: `function(rows, state, time)` -> (output, state).
+
+        All are Arrow tables of whole tasks: `rows` of this batch, sorted by key and event time; `state` of
+        their keys, one row each, and of the keys whose timer is due. The state that is returned is the
+        new state of all of those keys: one that is missing is forgotten. A timestamp column `timer` in the
+        state is its timer: once the watermark has reached it, the function is called with that key. The
+        function must be deterministic: a batch may run twice.
+        """
         if not callable(function):
             self._refuse(steps.Process, f"needs a function, not {type(function).__name__}")
         return Stream(
@@ -227,7 +258,7 @@ class KeyedStream(_Declared):
             ),
         )
 
-    def _aggregate(self, aggregates: dict[str, Aggregate], window: Window | None) -> Stream:
+    def _aggregate(self, aggregates: dict[str, Aggregate], window: Window | None, emit: Mode) -> Stream:
         if not aggregates:
             self._refuse(steps.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
         for name, aggregate in aggregates.items():
@@ -236,23 +267,31 @@ class KeyedStream(_Declared):
                     steps.Aggregate,
                     f"{name}={aggregate!r} is no aggregate; take one of tg.agg, e.g. tg.agg.sum('value')",
                 )
-        return Stream(self.pipeline, self._then(steps.Aggregate, aggregates=dict(aggregates), window=window))
+        return Stream(
+            self.pipeline,
+            self._then(steps.Aggregate, aggregates=dict(aggregates), window=window, emit=emit),
+        )
 
 
 class WindowedStream:
     """A keyed stream cut into windows."""
 
-    def __init__(self, pipeline: Pipeline, step: Step, window: Window) -> None:
+    def __init__(self, pipeline: Pipeline, step: Step, window: Window, emit: Mode) -> None:
         if not isinstance(window, Window):
             raise PipelineError(
                 f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window", where=caller()
             )
+        if emit not in ("append", "update"):
+            raise PipelineError(
+                f"emit={emit!r} is not one of 'append', 'update'", step="window", where=caller()
+            )
         self._keyed = KeyedStream(pipeline, step)
         self._window = window
+        self._emit = emit
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
         """Aggregates per key and window."""
-        return self._keyed._aggregate(aggregates, self._window)
+        return self._keyed._aggregate(aggregates, self._window, self._emit)
 
 
 def _is_pair(on: object) -> TypeGuard[tuple[str, str]]:

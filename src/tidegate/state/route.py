@@ -26,6 +26,7 @@ class Route:
         >>> Route.even(8, nodes=2, partitions=4).owners
         (0, 0, 0, 0, 1, 1, 1, 1)
         """
+        nodes, partitions = min(nodes, groups), min(partitions, groups)
         return cls(
             version,
             tuple(group * nodes // groups for group in range(groups)),

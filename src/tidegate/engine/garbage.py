@@ -1,0 +1,57 @@
+"""Files that no committed batch within the retention needs any more."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from tidegate.ledger.ledger import Ledger
+from tidegate.state.manifest import Manifest
+from tidegate.state.storage import Storage
+
+log = logging.getLogger(__name__)
+
+
+class Garbage:
+    """Deletes runs of the log, and records of the ledger, once they are out of the retention.
+
+    What the newest `retention` committed batches name stays; so does what was never named by one, until the
+    next start, when nobody can be writing it any more.
+    """
+
+    def __init__(self, ledger: Ledger, storage: Storage | None, retention: int) -> None:
+        self._ledger = ledger
+        self._storage = storage
+        self._retention = retention
+        self._named: deque[frozenset[str]] = deque()
+
+    def recover(self) -> None:
+        """At start: take up what the ledger names, and delete what it does not."""
+        states = [entry.state for entry in self._ledger.entries() if entry.state]
+        manifests = [Manifest.from_json(state) for state in states[: self._retention]]
+        self._named.extend(frozenset(run.name for run in m.runs) for m in reversed(manifests))
+        if self._storage is None:
+            return
+        needed = frozenset[str]().union(*self._named)
+        for name in self._storage.names():
+            if name not in needed:
+                self._delete(name)
+
+    def collect(self, manifest: Manifest | None) -> None:
+        """After a commit."""
+        self._ledger.forget(self._retention)
+        if manifest is None:
+            return
+        self._named.append(frozenset(run.name for run in manifest.runs))
+        while len(self._named) > self._retention:
+            oldest = self._named.popleft()
+            for name in oldest.difference(*self._named):
+                self._delete(name)
+
+    def _delete(self, name: str) -> None:
+        if self._storage is None:
+            return
+        try:
+            self._storage.delete(name)
+        except Exception as error:  # It costs space, not correctness.
+            log.warning("the run %s could not be deleted: %s", name, error)

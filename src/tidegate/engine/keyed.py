@@ -1,0 +1,102 @@
+"""Keyed steps on Spark: which operator a step is, and its shuffle by the route."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.engine.partially import partially
+from tidegate.errors import PipelineError
+from tidegate.operators.hashing import check_key
+from tidegate.operators.input import Input
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
+from tidegate.operators.task import PARTITION, task
+from tidegate.pipeline import step as steps
+from tidegate.pipeline.step import Step
+from tidegate.state.route import Route
+from tidegate.state.table import HASH
+from tidegate.state.view import Assignment
+
+
+def operator_of(step: Step, inputs: Sequence[Input], *, groups: int) -> Operator:
+    """The operator of a keyed step. Raises a PipelineError when it cannot work on such columns."""
+    for given in inputs:
+        for column in given.keys:
+            if column not in given.schema.names:
+                raise PipelineError(f"there is no column {column!r} among {given.schema.names}")
+            check_key(column, given.schema[column].dataType)
+    module = import_module(f"tidegate.operators.{step.kind}")  # Each kind of step has one of its name.
+    more = {"groups": groups} if isinstance(step, steps.BroadcastJoin) else {}
+    operator: Operator = module.from_step(step, *inputs, **more)
+    return operator
+
+
+def spark_schema(operator: Operator) -> StructType:
+    """The columns that leave an operator, as Spark knows them."""
+    schema = from_arrow_schema(operator.output)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def probed(operator: Operator, rows: DataFrame) -> DataFrame:
+    """Only analysed, never run: what Spark has to say about the step."""
+    operator.arrange(rows, lambda frame: frame)
+    return operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
+
+
+def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:
+    """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks."""
+    arranged = operator.arrange(rows, partially)
+    route = assignment.route
+    target = _partition(route)
+    if marked:
+        arranged = _with_markers(arranged, route.parallelism)
+        target = F.coalesce(F.col(PARTITION), target)
+    columns = to_arrow_schema(arranged.schema, timezone="UTC")
+    # By position: the names of state columns hold dots, which Spark would take for fields of structs.
+    placed = arranged.repartitionById(route.parallelism, target).toDF(
+        *(f"c{place}" for place in range(len(columns)))
+    )
+    run = task(operator, assignment, columns, marked=marked)
+    return operator.finish(placed.mapInArrow(run, spark_schema(operator)))
+
+
+def both(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Two inputs as one frame: SIDE, LEFT, RIGHT."""
+    sides = [(0, left, LEFT), (1, right, RIGHT)]
+    frames = [
+        frame.select(
+            F.lit(side).alias(SIDE),
+            *(
+                F.struct("*").alias(name) if name == column else F.lit(None).cast(other.schema).alias(name)
+                for _, other, name in sides
+            ),
+        )
+        for side, frame, column in sides
+    ]
+    return frames[0].union(frames[1])
+
+
+def _partition(route: Route) -> Any:
+    """The Spark partition of a row, from the leading bits of its hash."""
+    if route.groups == 1:
+        return F.lit(0)
+    bits = 64 - (route.groups.bit_length() - 1)
+    places = F.array(*[F.lit(place) for place in route.partitions])
+    return F.get(places, F.shiftrightunsigned(F.col(HASH), bits).cast("int"))
+
+
+def _with_markers(arranged: DataFrame, parallelism: int) -> DataFrame:
+    spark = arranged.sparkSession
+    columns = [
+        F.lit(0 if field.name == HASH else None).cast(field.dataType).alias(field.name)
+        for field in arranged.schema
+    ]
+    markers = spark.range(0, parallelism, 1, 1).select(*columns, F.col("id").cast("int").alias(PARTITION))
+    return arranged.withColumn(PARTITION, F.lit(None).cast("int")).union(markers)

@@ -1,0 +1,207 @@
+"""The state nodes of a run, as the driver sees them: the route to them, and the batch protocol's calls."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.config.settings import State as Settings
+from tidegate.errors import CheckpointError, TidegateError
+from tidegate.operators.operator import Time
+from tidegate.pipeline.duration import seconds
+from tidegate.state.client import NodeClient, PrepareAnswer, client_for
+from tidegate.state.local import LocalNodes
+from tidegate.state.manifest import Manifest, together
+from tidegate.state.route import Route
+from tidegate.state.standing import Ticket
+from tidegate.state.table import StateTable
+from tidegate.state.view import Assignment
+from tidegate.testing import faults
+
+log = logging.getLogger(__name__)
+
+Part = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a batch left in the nodes once all of them have prepared."""
+
+    manifest: Manifest
+    late: int
+    rows: int
+    """Rows of state that were written."""
+    bytes: int
+    """What the log grew by."""
+
+
+class Nodes:
+    """State nodes on this machine, with the state that they stand at."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        pipeline: str,
+        folder: Path,
+        tables: Sequence[StateTable],
+        base: Manifest | None,
+        parallelism: int,
+    ) -> None:
+        groups = base.groups if base else settings.key_groups
+        self._base = base or Manifest(-1, groups, None, tuple(tables))
+        self._base = evolved(self._base, tuple(tables))
+        self.route = Route.even(groups, nodes=settings.nodes, partitions=parallelism)
+        self._timeout = seconds(settings.timeout)
+        self._pipeline = pipeline
+        self._durable = settings.durable
+        self._before: Ticket | None = None
+        self._answers: dict[int, PrepareAnswer] = {}
+        self._local = LocalNodes(
+            len(self.route.nodes),
+            pipeline=pipeline,
+            log=settings.log or str(folder / "state"),
+            scratch=folder / "nodes",
+            backend=settings.backend,
+            memory=_bytes(settings.memory),
+            durable=settings.durable,
+            options={"url": settings.redis} if settings.backend == "redis" else {},
+            timeout=self._timeout,
+        )
+        self._tables = tuple(tables)
+
+    @property
+    def expected(self) -> dict[int, frozenset[Part]]:
+        """What each node must have got before a batch can commit."""
+        return {
+            node: frozenset(
+                (table.name, partition)
+                for table in self._tables
+                for partition in self.route.partitions_on(node)
+            )
+            for node in self.route.nodes
+        }
+
+    def assignment(self, ticket: Ticket, time: Time) -> Assignment:
+        """What the tasks of an attempt have to know."""
+        return Assignment(
+            pipeline=self._pipeline,
+            token=self._local.token,
+            ticket=ticket,
+            before=self._before,
+            time=time,
+            route=self.route,
+            addresses=tuple(node.address for node in self._local.nodes),
+            timeout=self._timeout,
+            faults=faults.place(),
+        )
+
+    def begin(self, node: int, ticket: Ticket, watermark: int | None) -> None:
+        """Have a node stand at the batch before, whatever it is at."""
+        groups = self.route.groups_of(node)
+        self._answers.pop(node, None)
+        self._client(node).begin(ticket, self._base.restricted(groups), groups, watermark)
+
+    def prepare(self, node: int, ticket: Ticket) -> frozenset[Part]:
+        """Have a node make durable what was staged; what that was."""
+        answer = self._client(node).prepare(ticket)
+        self._answers[node] = answer
+        return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
+
+    @property
+    def durable(self) -> bool:
+        """Whether what the nodes keep outlives them."""
+        return self._durable
+
+    def kept(self, batch_id: int, watermark: int | None) -> Kept:
+        """What the nodes answered, together."""
+        answers = self._answers.values()
+        runs = together(answer.runs for answer in answers)
+        return Kept(
+            manifest=Manifest(batch_id, self.route.groups, watermark, self._tables, runs),
+            late=int(sum(answer.stats.get("late", 0) for answer in answers)),
+            rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
+            bytes=sum(answer.bytes for answer in answers),
+        )
+
+    def committed(self, ticket: Ticket, manifest: Manifest) -> None:
+        """The batch is in the ledger: from now on the nodes are to stand there."""
+        self._base, self._before = manifest, ticket
+
+    def commit(self, node: int, ticket: Ticket, watermark: int | None) -> None:
+        """Have a node make the batch current. One that misses it is told by the next `begin`."""
+        try:
+            self._client(node).commit(ticket, watermark)
+        except TidegateError as error:
+            log.warning("node %d has not heard that batch %d is committed: %s", node, ticket.batch_id, error)
+
+    def heal(self) -> int:
+        """Replace the nodes that do not answer; how many there were."""
+        lost = self._local.dead()
+        for node in lost:
+            log.warning("state node %d is lost; starting another in its place", node)
+            self._local.replace(node)
+        return len(lost)
+
+    def close(self) -> None:
+        self._local.close()
+
+    def _client(self, node: int) -> NodeClient:
+        return client_for(
+            self._local.nodes[node].address,
+            token=self._local.token,
+            pipeline=self._pipeline,
+            timeout=self._timeout,
+        )
+
+
+def evolved(base: Manifest, tables: tuple[StateTable, ...]) -> Manifest:
+    """The state of a checkpoint under the tables of today. Raises CheckpointError when they do not fit."""
+    known = {table.name: table for table in base.tables}
+    for table in tables:
+        old = known.pop(table.name, None)
+        if old is not None:
+            _check_evolution(old, table)
+    if known and base.batch_id >= 0:
+        raise CheckpointError(
+            f"the checkpoint holds state of {', '.join(sorted(known))}, which this pipeline does not have; "
+            "put the step back, or begin with a new checkpoint"
+        )
+    return Manifest(base.batch_id, base.groups, base.closed, tables, base.runs)
+
+
+def _check_evolution(old: StateTable, new: StateTable) -> None:
+    way_out = "undo the change to go on from this checkpoint, or begin with a new one"
+    if old.kind != new.kind or not old.keys.equals(new.keys):
+        raise CheckpointError(
+            f"the key of {new.name} was ({_columns(old.keys)}) when this checkpoint was written and is now "
+            f"({_columns(new.keys)}); {way_out}"
+        )
+    for field in old.values:
+        place = new.values.get_field_index(field.name)
+        if place < 0:
+            raise CheckpointError(
+                f"the checkpoint holds {field.name!r} for {new.name}, and this pipeline does not; {way_out}"
+            )
+        if not new.values.field(place).type.equals(field.type):
+            raise CheckpointError(
+                f"{field.name!r} of {new.name} was {field.type} when this checkpoint was written and is now "
+                f"{new.values.field(place).type}; {way_out}"
+            )
+    for field in new.values:
+        if old.values.get_field_index(field.name) < 0 and not field.nullable:
+            raise CheckpointError(
+                f"{field.name!r} is new in {new.name} and may not be null, so old keys have no value for it; "
+                f"make it nullable, or begin with a new checkpoint"
+            )
+
+
+def _columns(schema: object) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)  # type: ignore[attr-defined]
+
+
+def _bytes(text: str) -> int:
+    """A size like `512m` in bytes."""
+    return int(text[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[text[-1].lower()]
