@@ -102,9 +102,9 @@ class NodeClient:
         digest: str = self._act(wire.Digest(table, group))["digest"]
         return digest
 
-    def status(self) -> NodeStatus:
-        """Answered at once, whatever else the node is doing."""
-        return NodeStatus.from_json(self._act(wire.Status()))
+    def status(self, *, sizes: bool = False) -> NodeStatus:
+        """Answered at once, whatever else the node is doing; with `sizes` it may have to read."""
+        return NodeStatus.from_json(self._act(wire.Status(sizes)))
 
     def close(self) -> None:
         self._connection.close()

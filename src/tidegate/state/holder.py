@@ -9,14 +9,14 @@ import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import StateError
-from tidegate.state.keys import Groups, group_of, hash_column, show_groups
+from tidegate.state.keys import Groups, group_of, hash_column
 from tidegate.state.staging import Staging
 from tidegate.state.standing import Standing, Ticket
 from tidegate.state.table import HASH, StateTable
@@ -46,12 +46,10 @@ class Holding:
             raise StateError(f"this node has no table {name[:200]!r}; known are: {known}")
         return self.tables[name]
 
-    def check_groups(self, groups: Groups) -> None:
-        if not groups <= self.groups:
-            raise StateError(f"key groups {show_groups(groups - self.groups)[:200]} are not on this node")
-
     def check_hashes(self, hashes: NDArray[np.uint64]) -> None:
         """Every one in a key group of this node."""
+        if len(self.groups) == self.count:
+            return
         mine = np.zeros(self.count, np.bool_)
         mine[sorted(self.groups)] = True
         found = mine[group_of(hashes, self.count)]
@@ -72,7 +70,6 @@ class Holder:
         self._holding = Holding()
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
-        self._sizes: Mapping[str, Any] = {}
         self._committed = threading.Event()
         self._closing = False
         self._merger = threading.Thread(target=self._merge, name="merge", daemon=True)
@@ -92,7 +89,6 @@ class Holder:
             self._shard.begin(command.manifest, command.groups)
             tables = {table.name: table for table in command.manifest.tables}
             self._holding = Holding(command.manifest.groups, command.groups, tables, command.watermark)
-            self._sizes = self._shard.sizes()
             self._standing = after
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
@@ -110,27 +106,23 @@ class Holder:
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         with self._turns.shared():
             self._standing.read(ticket)
-            self._holding.table(table)
-            self._holding.check_hashes(hash_column(keys[HASH]))
             faults.reach("node.get", ticket.batch_id)
             return self._shard.get(table, keys)
 
     def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
         with self._turns.shared():
             self._standing.read(ticket)
-            self._holding.table(table)
-            self._holding.check_groups(groups)
             return self._shard.due(table, groups, upto)
 
     def scan(self, ticket: Ticket, table: str, groups: Groups) -> pa.Table:
         with self._turns.shared():
             self._standing.read(ticket)
-            return self._scan(table, groups)
+            return self._shard.scan(table, groups)
 
     def pull(self, table: str, groups: Groups) -> pa.Table:
         """All rows as they are now: after the latest committed batch."""
         with self._turns.shared():
-            return self._scan(table, groups)
+            return self._shard.scan(table, groups)
 
     def stage(
         self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]
@@ -174,7 +166,6 @@ class Holder:
             faults.reach("node.commit", ticket.batch_id)
             self._shard.commit(ticket.batch_id, watermark)
             self._standing = after
-            self._sizes = self._shard.sizes()
             self._committed.set()
             faults.reach("node.committed", ticket.batch_id)
 
@@ -189,14 +180,13 @@ class Holder:
 
     def digest(self, table: str, group: int) -> str:
         with self._turns.shared():
-            self._holding.table(table)
-            self._holding.check_groups(frozenset({group}))
             return self._shard.digest(table, group)
 
-    def status(self) -> NodeStatus:
-        """Waits for nobody, so that a node at work is not taken for a dead one."""
+    def status(self, *, sizes: bool = False) -> NodeStatus:
+        """Waits for nobody, so that a node at work is not taken for a dead one. `sizes` reads the index of
+        every run."""
         standing, groups = self._standing, self._holding.groups
-        figures = self._staging.bytes, self._turns.busy(), self._sizes
+        figures = self._staging.bytes, self._turns.busy(), self._shard.sizes() if sizes else {}
         return NodeStatus(self._name, standing.ticket, standing.phase, groups, *figures)
 
     def close(self) -> None:
@@ -206,18 +196,14 @@ class Holder:
         with self._turns.alone():
             self._shard.close()
 
-    def _scan(self, table: str, groups: Groups) -> pa.Table:
-        self._holding.table(table)
-        self._holding.check_groups(groups)
-        return self._shard.scan(table, groups)
-
     def _merge(self) -> None:
-        """In the background, from a `commit` to the next `begin`, while there is something to merge."""
+        """In the background: once after each commit, so that runs do not pile up under steady load, then as
+        long as there is something to merge and no batch begins. Reads and the batch protocol go on beside."""
         while True:
             self._committed.wait()
             self._committed.clear()
             try:
-                while not self._closing and self._merge_once():
+                while not self._closing and self._merged() and self._standing.phase == "committed":
                     pass
             except Exception:
                 # Nothing is lost: the runs stay as they are and the next commit tries again.
@@ -225,9 +211,6 @@ class Holder:
             if self._closing:
                 return
 
-    def _merge_once(self) -> bool:
-        with self._turns.shared(counted=False):
-            if self._standing.phase != "committed":
-                return False
-            faults.reach("node.merge", self._standing.ticket.batch_id)
-            return self._shard.merge()
+    def _merged(self) -> bool:
+        faults.reach("node.merge", self._standing.ticket.batch_id)
+        return self._shard.merge()

@@ -18,8 +18,8 @@ from pyarrow import flight
 
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.holder import Holder
+from tidegate.state.parsing import OPERATIONS, decode
 from tidegate.state.wire import (
-    OPERATIONS,
     Abort,
     Begin,
     Command,
@@ -34,7 +34,6 @@ from tidegate.state.wire import (
     Stage,
     Status,
     batches,
-    decode,
     to_flight,
 )
 
@@ -159,8 +158,8 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
                 self._holder.abort(ticket)
             case Digest(table, group):
                 return {"digest": self._holder.digest(table, group)}
-            case Status():
-                return self._holder.status().to_json()
+            case Status(sizes):
+                return self._holder.status(sizes=sizes).to_json()
         return {}
 
     def _decoded(self, raw: bytes | memoryview | None, *kinds: type[Command]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 
 
 class Turns:
@@ -19,9 +19,8 @@ class Turns:
         self._since: dict[int, float] = {}
 
     @contextmanager
-    def shared(self, *, counted: bool = True) -> Iterator[None]:
-        """`counted`: whether `busy` is to know of it."""
-        with self._counted() if counted else nullcontext():
+    def shared(self) -> Iterator[None]:
+        with self._counted():
             with self._free:
                 self._free.wait_for(lambda: not self._alone and not self._waiting)
                 self._readers += 1
