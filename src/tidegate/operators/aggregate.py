@@ -1,0 +1,157 @@
+"""`aggregate` steps, checked and made into operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidegate.errors import PipelineError
+from tidegate.operators import sketches
+from tidegate.operators.functions import Count, Edge, Extreme, Mean, Sum, Variance
+from tidegate.operators.grouping import END, RESERVED, START, Grouping
+from tidegate.operators.hashing import check_key
+from tidegate.operators.input import Input
+from tidegate.operators.operator import Operator
+from tidegate.operators.partials import Partial, Partials
+from tidegate.operators.running import RunningAggregate
+from tidegate.operators.session import SessionAggregate
+from tidegate.operators.windowed import WindowAggregate
+from tidegate.pipeline import step as steps
+from tidegate.pipeline.agg import Aggregate
+from tidegate.pipeline.window import Session, Sliding, Tumbling
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+
+def from_step(step: steps.Aggregate, input: Input) -> Operator:
+    """The operator of a step. Raises a PipelineError where the step does not fit its input.
+
+    Raises a MissingExtraError where it needs the library of sketches and that is not installed.
+    """
+    keys = pa.schema([pa.field(key, _arrow(key, _key_kind(key, input))) for key in input.keys])
+    for name, aggregate in step.aggregates.items():
+        _check_name(name, aggregate, input, windowed=step.window is not None)
+    partials = Partials(tuple(_partial(*pair, input) for pair in step.aggregates.items()))
+    taken = {*partials.kept.names, *partials.arriving.names} | ({START, END} if step.window else set())
+    clash = [key for key in keys.names if key.lower() in taken]
+    if clash:
+        raise PipelineError(f"the key {clash[0]!r} has the name of a column of this step; name it otherwise")
+    read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
+    if input.event_time:
+        read.add(input.event_time.column)
+    grouping = Grouping(step.name, keys, tuple(sorted(read - set(keys.names))), partials)
+    return _operator(step, grouping, input)
+
+
+def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operator:
+    window = step.window
+    if window is None:
+        return RunningAggregate(grouping)
+    if input.event_time is None:
+        raise PipelineError(
+            f"windows ({window.describe()}) need an event time; give the source event_time='column'"
+        )
+    if isinstance(window, Tumbling | Sliding):
+        return WindowAggregate(grouping, window, input.event_time, step.emit)
+    if not isinstance(window, Session):
+        raise PipelineError(f"there is no aggregate per {window.describe()}")
+    if step.emit != "append":
+        raise PipelineError(
+            "session windows leave when they are final (emit='append'): a session that was emitted "
+            "earlier could not be taken back when two sessions become one"
+        )
+    return SessionAggregate(grouping, window, input.event_time)
+
+
+def _check_name(name: str, aggregate: Aggregate, input: Input, *, windowed: bool) -> None:
+    # Spark takes names that differ in case alone for one.
+    taken = {key.lower() for key in input.keys} | ({START, END} if windowed else set())
+    if name.lower() in taken:
+        raise PipelineError(f"{name} = {aggregate} has the name of another column that leaves the step")
+    if name.startswith("_"):
+        raise PipelineError(f"{name} = {aggregate}: names that begin with '_' are kept for Tidegate")
+
+
+def _key_kind(key: str, input: Input) -> DataType:
+    kind = _kind(key, input)
+    check_key(key, kind)
+    return kind
+
+
+def _kind(column: str, input: Input) -> DataType:
+    if column not in input.schema.names:
+        raise PipelineError(f"there is no column {column!r}; there are {', '.join(input.schema.names)}")
+    if column in RESERVED:
+        raise PipelineError(f"a column {column!r} cannot be used here: Tidegate has one of that name")
+    return input.schema[column].dataType
+
+
+def _arrow(column: str, kind: DataType) -> pa.DataType:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        return to_arrow_type(kind, timezone="UTC")
+    except PySparkException:
+        raise PipelineError(f"{column!r} is a {kind.simpleString()}, which cannot leave Spark") from None
+
+
+def _partial(name: str, aggregate: Aggregate, input: Input) -> Partial:
+    from pyspark.sql.types import FractionalType, NumericType
+
+    function, column = aggregate.function, aggregate.column
+    if function == "count" or column is None:
+        return Count(name, pa.int64())
+    kind = _kind(column, input)
+    _check_kind(aggregate, kind, ordered=function in ("min", "max", "first", "last", "approx_distinct"))
+    match function:
+        case "sum":
+            assert isinstance(kind, NumericType)
+            return Sum(name, _sum_kind(kind, fractional=isinstance(kind, FractionalType)), column)
+        case "min" | "max":
+            return Extreme(name, _arrow(column, kind), column, function == "max")
+        case "mean":
+            return Mean(name, pa.float64(), column)
+        case "variance":
+            return Variance(name, pa.float64(), column)
+        case "first" | "last":
+            if input.event_time is None:
+                raise PipelineError(
+                    f"{name} = {aggregate} needs an event time; give the source event_time='column'"
+                )
+            return Edge(name, _arrow(column, kind), column, input.event_time, function == "last")
+        case "approx_distinct":
+            sketches.require(function)
+            return sketches.Distinct(name, pa.int64(), column, kind)
+        case "quantile":
+            sketches.require(function)
+            assert aggregate.share is not None, "agg.quantile takes a share"
+            return sketches.Quantile(name, pa.float64(), column, aggregate.share)
+
+
+def _sum_kind(kind: DataType, *, fractional: bool) -> pa.DataType:
+    from pyspark.sql.types import DecimalType
+
+    if isinstance(kind, DecimalType):
+        return pa.decimal128(min(38, kind.precision + 10), kind.scale)
+    return pa.float64() if fractional else pa.int64()
+
+
+def _check_kind(aggregate: Aggregate, kind: DataType, *, ordered: bool) -> None:
+    from pyspark.sql import types as T
+
+    if not ordered and not isinstance(kind, T.NumericType):
+        raise PipelineError(f"{aggregate} needs numbers, and {aggregate.column!r} is a {kind.simpleString()}")
+    nested = T.ArrayType | T.MapType | T.StructType | T.VariantType | T.NullType
+    if isinstance(kind, nested):
+        raise PipelineError(
+            f"{aggregate} needs values with an order, and {aggregate.column!r} is a "
+            f"{kind.simpleString()}; select the part that counts as a column of its own"
+        )
+    if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
+        raise PipelineError(
+            f"{aggregate}: {aggregate.column!r} has the collation {kind.collation}, which is not kept in "
+            "state; select it with `collate UTF8_BINARY`"
+        )

@@ -1,0 +1,49 @@
+"""Aggregates per key over all rows so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.operators.grouping import Grouping, numbered, typed
+from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.partials import arranged_order
+from tidegate.operators.spans import Spans, whole
+from tidegate.state import keys
+from tidegate.state.table import HASH, NEVER, PROBE, StateTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class RunningAggregate(Operator):
+    """Each batch, the new aggregates of the keys that it touched."""
+
+    def __init__(self, grouping: Grouping) -> None:
+        self.name = grouping.name
+        self.mode = "update"
+        self.grouping = grouping
+        self.table = StateTable(self.name, "value", grouping.keys, grouping.partials.kept)
+        self.tables = (self.table,)
+        self.output = pa.schema([*grouping.keys, *grouping.partials.output])
+
+    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+        partial = self.grouping.partial(rows, partially, (), ())
+        return self.grouping.shuffled(partial, self.grouping.keys.names)
+
+    def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
+        if not rows.num_rows:
+            return Result(self.output.empty_table())
+        partials = self.grouping.partials
+        touched, number = numbered(typed(rows, self.table.probes))
+        kept = state.get(self.table, touched)
+        number = np.concatenate([whole(kept[PROBE]).to_numpy(), number])
+        order = arranged_order(number, kept.num_rows, rows)
+        merged = partials.merge(kept, rows, order, Spans.of(number[order]))
+        key = {name: whole(touched[name]) for name in self.grouping.keys.names}
+        hashes = keys.hash_column(touched[HASH])
+        state.put(self.table, self.grouping.written(self.table, hashes, NEVER, key, merged))
+        columns = [*key.values(), *partials.finish(merged)]
+        return Result(pa.Table.from_arrays(columns, schema=self.output))

@@ -1,0 +1,168 @@
+"""Aggregates per key and session: windows that a pause closes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from tidegate.operators.event_time import EventTime
+from tidegate.operators.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
+from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.partials import Columns, arranged_order
+from tidegate.operators.spans import Spans, numbers, valid, whole
+from tidegate.operators.windows import micros
+from tidegate.pipeline.window import Session
+from tidegate.state import keys
+from tidegate.state.table import HASH, PROBE, StateTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FROM, TO = "session.start", "session.end"
+
+
+class SessionAggregate(Operator):
+    """The aggregates of each session, when it is final.
+
+    A session reaches from its first event to `gap` after its last one, and an event at that very moment
+    still joins it; so it is final when the watermark has passed its end. A row without event time is late.
+
+    State: one row per key, each column the list of its open sessions by start.
+    """
+
+    def __init__(self, grouping: Grouping, window: Session, event_time: EventTime) -> None:
+        self.name = grouping.name
+        self.mode = "append"
+        self.grouping = grouping
+        self.event_time = event_time
+        self.gap = micros(window.gap)
+        ends = [pa.field(FROM, pa.int64()), pa.field(TO, pa.int64())]
+        self.sessions = pa.schema([*ends, *grouping.partials.kept])
+        lists = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in self.sessions])
+        self.table = StateTable(self.name, "value", grouping.keys, lists)
+        self.tables = (self.table,)
+        window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
+        self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
+
+    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+        # Which rows make a session is known in the task alone; here, those of one moment become one.
+        partial = self.grouping.partial(rows, partially, [self.event_time.micros().alias(TIME)], [TIME])
+        return self.grouping.shuffled(partial, self.grouping.keys.names)
+
+    def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
+        rows, late = self._timely(rows, time.closed)
+        touched, number, kept = self._with_state(rows, state, time.watermark)
+        if not touched.num_rows:
+            return Result(self.output.empty_table(), late)
+        key, start, end, merged = self._joined(kept, rows, number)
+        final = np.zeros(len(key), np.bool_) if time.watermark is None else end < time.watermark
+        self._put(touched, key, {FROM: pa.array(start), TO: pa.array(end), **merged}, ~final, state)
+        done = pa.array(np.flatnonzero(final))
+        ended = {name: column.take(done) for name, column in merged.items()}
+        keyed = touched.take(pa.array(key[final]))
+        columns = [whole(keyed[name]) for name in self.grouping.keys.names]
+        columns += [stamps(start[final]), stamps(end[final]), *self.grouping.partials.finish(ended)]
+        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+
+    def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
+        times = whole(rows[TIME])
+        late = ~valid(times)
+        if closed is not None:
+            late |= numbers(times) + self.gap < closed
+        return rows.filter(pa.array(~late)), int(numbers(whole(rows[ROWS]))[late].sum())
+
+    def _with_state(
+        self, rows: pa.Table, state: State, watermark: int | None
+    ) -> tuple[pa.Table, NDArray[np.int64], pa.Table]:
+        """The keys that rows or the watermark touch, their number per session, and their sessions in state.
+
+        The numbers are over the sessions and then the rows.
+        """
+        due = self.table.schema.empty_table() if watermark is None else state.due(self.table, watermark)
+        probes = [typed(table, self.table.probes) for table in (due, rows)]
+        touched, number = numbered(pa.concat_tables(probes))
+        due_number, row_number = number[: due.num_rows], number[due.num_rows :]
+        missing = np.setdiff1d(row_number, due_number)
+        if len(missing):
+            found = state.get(self.table, touched.take(pa.array(missing)))
+            due_number = np.concatenate([due_number, missing[numbers(whole(found[PROBE]))]])
+            due = pa.concat_tables([due, found.select(due.column_names)])
+        kept = _flat(due.combine_chunks(), self.sessions)
+        length = numbers(whole(pc.list_value_length(due[FROM])))
+        return touched, np.concatenate([np.repeat(due_number, length), row_number]), kept
+
+    def _joined(
+        self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Columns]:
+        """Sessions after those that touch have become one: number of the key, start, end, partials."""
+        times = numbers(whole(rows[TIME]))
+        start = np.concatenate([numbers(whole(kept[FROM])), times])
+        end = np.concatenate([numbers(whole(kept[TO])), times + self.gap])
+        order = arranged_order(number, kept.num_rows, rows)
+        order = order[np.lexsort((start[order], number[order]))]
+        number, start, end = number[order], start[order], end[order]
+        first = np.ones(len(order), np.bool_)
+        first[1:] = (number[1:] != number[:-1]) | (start[1:] > _reached(number, end)[:-1])
+        spans = Spans(np.flatnonzero(first), len(order))
+        merged = self.grouping.partials.merge(kept, rows, order, spans)
+        return number[first], start[first], spans.reduce(np.maximum, end), merged
+
+    def _put(
+        self,
+        touched: pa.Table,
+        number: NDArray[np.int64],
+        sessions: Columns,
+        stay: NDArray[np.bool_],
+        state: State,
+    ) -> None:
+        """Keep the sessions that stay. The row of a key that has none is due, and goes by itself."""
+        if not stay.any():
+            return
+        number, rows = number[stay], pa.array(np.flatnonzero(stay))
+        spans = Spans.of(number)
+        offsets = pa.array(np.append(spans.starts, spans.rows).astype(np.int32))
+        lists = {
+            name: pa.ListArray.from_arrays(offsets, column.take(rows)).cast(
+                self.table.values.field(name).type
+            )
+            for name, column in sessions.items()
+        }
+        # Open sessions do not overlap, so the one that starts first ends first.
+        due = numbers(sessions[TO])[stay][spans.starts] + 1
+        keyed = touched.take(pa.array(number[spans.starts])).combine_chunks()
+        key = {name: whole(keyed[name]) for name in self.grouping.keys.names}
+        hashes = keys.hash_column(keyed[HASH])
+        state.put(self.table, self.grouping.written(self.table, hashes, due, key, lists))
+
+
+def _reached(number: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The latest end so far, within each key."""
+    levels, level = np.unique(end, return_inverse=True)
+    # Numbers ascend, so a new key is above all that the keys before it reached.
+    reached = np.maximum.accumulate(number * len(levels) + level)
+    return np.asarray(levels[reached % max(len(levels), 1)])
+
+
+def _flat(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows of lists as one row per session. A column that a row lacks is null in all its sessions."""
+    listed = whole(rows[FROM])
+    parents = pc.list_parent_indices(listed).to_numpy()
+    position = np.arange(len(parents)) - _offsets(listed)[parents]
+    columns = []
+    for field in schema:
+        column = whole(rows[field.name])
+        where, known = _offsets(column)[parents] + position, valid(column)[parents]
+        indices = pa.array(np.where(known, where, 0), mask=~known)
+        values = column.flatten()
+        columns.append(values.take(indices) if len(values) else pa.nulls(len(parents), field.type))
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _offsets(column: pa.ListArray) -> NDArray[np.int64]:
+    """Where the list of each row begins in the values of all."""
+    lengths = numbers(pc.list_value_length(column)).astype(np.int64)
+    return np.cumsum(lengths) - lengths

@@ -1,0 +1,111 @@
+"""Rows that are sorted so that those of one key lie together, and whole-column reductions over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+Numbers: TypeAlias = NDArray[Any]
+
+# How Arrow's types of fixed width lie in memory, where numpy has no like of them.
+_VIEWS = {1: pa.int8(), 4: pa.int32(), 8: pa.int64()}
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Where each key's rows begin; a span has at least one row, and each row is in one."""
+
+    starts: NDArray[np.int64]
+    rows: int
+
+    @classmethod
+    def of(cls, number: NDArray[np.int64]) -> Spans:
+        """From the number of each row's key, ascending.
+
+        >>> Spans.of(np.array([0, 0, 3, 5, 5])).starts.tolist()
+        [0, 2, 3]
+        """
+        first = np.ones(len(number), np.bool_)
+        np.not_equal(number[1:], number[:-1], out=first[1:])
+        return cls(np.flatnonzero(first), len(number))
+
+    @property
+    def single(self) -> bool:
+        """Whether no key has more than one row."""
+        return len(self.starts) == self.rows
+
+    @property
+    def ids(self) -> NDArray[np.int64]:
+        """The span of each row."""
+        return np.repeat(np.arange(len(self.starts)), np.diff(self.starts, append=self.rows))
+
+    def reduce(self, function: np.ufunc, values: Numbers) -> Numbers:
+        """A numpy function such as `np.add` over the values of each span."""
+        if self.single:
+            return values
+        with np.errstate(all="ignore"):  # As in Spark: inf - inf is NaN, and no reason for a warning.
+            return np.asarray(function.reduceat(values, self.starts))
+
+    def any(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Whether any row of the span is marked."""
+        return self.reduce(np.logical_or, marks)
+
+    def fold(self, function: str, column: pa.Array) -> pa.Array:
+        """One of Arrow's functions such as `min` over the values of each span that are not null."""
+        if self.single:
+            return column
+        table = pa.table({"span": self.ids, "value": column})
+        folded = table.group_by("span", use_threads=False).aggregate([("value", function)])
+        return folded[f"value_{function}"].combine_chunks()
+
+
+def whole(column: Any) -> pa.Array:
+    """A column in one piece."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    pieces = column.combine_chunks()
+    return pa.array([], column.type) if isinstance(pieces, pa.ChunkedArray) else pieces
+
+
+def valid(column: pa.Array) -> NDArray[np.bool_]:
+    """Which values are not null."""
+    if column.null_count == 0:
+        return np.ones(len(column), np.bool_)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
+
+
+def is_fixed(kind: pa.DataType) -> bool:
+    """Whether numpy can hold values of this type as numbers that are ordered like them."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_temporal(kind)
+    )
+
+
+def numbers(column: pa.Array, null: float = 0) -> Numbers:
+    """The values of a fixed type as numbers, with `null` in place of a null."""
+    kind = column.type
+    if pa.types.is_boolean(kind):
+        column = column.cast(pa.int8())
+    elif pa.types.is_temporal(kind):
+        column = column.view(_VIEWS[kind.bit_width // 8])
+    if column.null_count:
+        column = pc.fill_null(column, pa.scalar(null, column.type))
+    return np.asarray(column.to_numpy(zero_copy_only=False))
+
+
+def column(values: Numbers, kind: pa.DataType, known: NDArray[np.bool_] | None = None) -> pa.Array:
+    """Numbers as a column of a fixed type, null where they are not known."""
+    if known is not None and known.all():
+        known = None
+    made = pa.array(values, mask=None if known is None else ~known)
+    if pa.types.is_temporal(kind):
+        return made.view(kind)
+    return made if made.type == kind else made.cast(kind)

@@ -1,0 +1,133 @@
+"""Aggregates per key and window, for windows that do not depend on the rows: tumbling and sliding."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.operators.event_time import EventTime
+from tidegate.operators.grouping import (
+    END,
+    PANE,
+    ROWS,
+    STAMP,
+    START,
+    Grouping,
+    numbered,
+    stamps,
+    typed,
+)
+from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.partials import Columns, arranged_order
+from tidegate.operators.spans import Spans, numbers, valid, whole
+from tidegate.operators.windows import lengths, pane
+from tidegate.pipeline.step import Mode
+from tidegate.pipeline.window import Sliding, Tumbling
+from tidegate.state import keys
+from tidegate.state.table import HASH, PROBE, StateTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_NEVER_YET = -(2**63)
+
+
+class WindowAggregate(Operator):
+    """The aggregates of each key and window.
+
+    `append`: once, when the watermark reaches the window's end. `update`: in each batch that touches it.
+    A row without event time counts as late.
+    """
+
+    def __init__(
+        self, grouping: Grouping, window: Tumbling | Sliding, event_time: EventTime, mode: Mode
+    ) -> None:
+        self.name = grouping.name
+        self.mode = mode
+        self.grouping = grouping
+        self.event_time = event_time
+        self.size, self.every = lengths(window)
+        key = pa.schema([*grouping.keys, pa.field(START, pa.int64())])
+        self.table = StateTable(self.name, "value", key, grouping.partials.kept)
+        self.tables = (self.table,)
+        window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
+        self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
+
+    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        panes = pane(self.event_time.micros(), self.every).alias(PANE)
+        partial = self.grouping.partial(rows, partially, [panes], [PANE])
+        if self.size == self.every:
+            windows = partial.withColumn(START, F.col(PANE))
+        else:
+            first = F.col(PANE) - (self.size - self.every)
+            starts = F.explode_outer(F.sequence(first, F.col(PANE), F.lit(self.every)))
+            windows = partial.withColumn(START, starts)
+        return self.grouping.shuffled(windows, self.table.keys.names)
+
+    def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
+        rows, late = self._timely(rows, time.closed)
+        watermark = _NEVER_YET if time.watermark is None else time.watermark
+        open_still = self._ends(rows) > watermark
+        if self.mode == "update":
+            windows, merged = self._with_state(rows, state)
+            self._put(windows, merged, self._ends(windows) > watermark, state)
+            return Result(self._finished(windows, merged), late)
+        windows, merged = self._with_state(rows.filter(pa.array(open_still)), state)
+        self._put(windows, merged, np.ones(windows.num_rows, np.bool_), state)
+        ended = (
+            self.table.schema.empty_table() if time.watermark is None else state.due(self.table, watermark)
+        )
+        return Result(self._final(ended, rows.filter(pa.array(~open_still))), late)
+
+    def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
+        """The rows that are not late, and how many rows of the input were."""
+        starts = whole(rows[START])
+        count, panes = numbers(whole(rows[ROWS])), whole(rows[PANE])
+        known = valid(starts)
+        late = ~known
+        if closed is not None:
+            late |= numbers(starts) + self.size <= closed
+        # A row is in several windows; it is late when the last of them is, the one its pane begins.
+        lost = late & (~known | (numbers(starts) == numbers(panes)))
+        return rows.filter(pa.array(~late)), int(count[lost].sum())
+
+    def _ends(self, rows: pa.Table) -> NDArray[np.int64]:
+        return numbers(whole(rows[START])) + self.size
+
+    def _with_state(self, rows: pa.Table, state: State) -> tuple[pa.Table, Columns]:
+        """The windows of these rows, and their partials with what the state had."""
+        windows, number = numbered(typed(rows, self.table.probes))
+        kept = state.get(self.table, windows) if rows.num_rows else self._nothing()
+        return windows, self._merged(kept, rows, np.concatenate([numbers(whole(kept[PROBE])), number]))
+
+    def _final(self, ended: pa.Table, rows: pa.Table) -> pa.Table:
+        """The windows that end with this batch: those in the state, and those that came and went with it."""
+        probes = [typed(table, self.table.probes) for table in (ended, rows)]
+        windows, number = numbered(pa.concat_tables(probes))
+        return self._finished(windows, self._merged(ended, rows, number))
+
+    def _merged(self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]) -> Columns:
+        order = arranged_order(number, kept.num_rows, rows, [PANE])
+        return self.grouping.partials.merge(kept, rows, order, Spans.of(number[order]))
+
+    def _nothing(self) -> pa.Table:
+        return self.table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
+
+    def _put(self, windows: pa.Table, merged: Columns, stay: NDArray[np.bool_], state: State) -> None:
+        if not stay.any():
+            return
+        key = {name: whole(windows[name]) for name in self.table.keys.names}
+        hashes, due = keys.hash_column(windows[HASH]), self._ends(windows)
+        rows = self.grouping.written(self.table, hashes, due, key, merged)
+        state.put(self.table, rows if stay.all() else rows.filter(pa.array(stay)))
+
+    def _finished(self, windows: pa.Table, merged: Columns) -> pa.Table:
+        key = [whole(windows[name]) for name in self.grouping.keys.names]
+        spans = [stamps(whole(windows[START])), stamps(self._ends(windows))]
+        columns = [*key, *spans, *self.grouping.partials.finish(merged)]
+        return pa.Table.from_arrays(columns, schema=self.output)
