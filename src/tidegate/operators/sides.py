@@ -70,7 +70,7 @@ class Sides:
     keys: pa.Schema
     """`key_0`, `key_1`.."""
     spark_keys: tuple[tuple[tuple[str, str], ...], ...]
-    """For each side (column, type that it is cast to)."""
+    """For each side (column, type that it is cast to); none on a side without key."""
     carried: int
     """How many columns `c0`.. there are."""
     each: tuple[Side, ...]
@@ -81,11 +81,14 @@ class Sides:
 
         prefixes = ("",) if len(self.each) == 1 else (f"{LEFT}.", f"{RIGHT}.")
         choices: dict[str, list[Column]] = {TIME: []}
-        for side, prefix, keys in zip(self.each, prefixes, self.spark_keys, strict=True):
+        for side, prefix in zip(self.each, prefixes, strict=True):
             none = F.lit(None).cast("bigint")
             choices[TIME].append(none if side.event_time is None else side.event_time.micros(prefix))
-            for number, (column, kind) in enumerate(keys):
-                choices.setdefault(f"key_{number}", []).append(F.col(f"{prefix}`{column}`").cast(kind))
+        for number, key in enumerate(self.keys.names):
+            choices[key] = [
+                F.col(f"{prefix}`{keys[number][0]}`").cast(keys[number][1]) if keys else F.lit(None)
+                for prefix, keys in zip(prefixes, self.spark_keys, strict=True)
+            ]
         for number in range(self.carried):
             place = f"c{number}"
             choices[place] = [
@@ -102,29 +105,40 @@ class Sides:
         return frame.select(*others, *(normal(frame, key) for key in self.keys.names))
 
 
-def sides(*inputs: Input, without: Iterable[str] = ()) -> Sides:
-    """How these inputs travel; the columns `without` of the last one stay behind."""
-    counts = {len(each.keys) for each in inputs}
+def sides(*inputs: Input, without: Iterable[str] = (), exact: bool = True) -> Sides:
+    """How these inputs travel; the columns `without` of the last one stay behind.
+
+    `exact`: a key that is a float arrives as it came, not in the form that equal keys share.
+    """
+    keyed = [each for each in inputs if each.keys]
+    counts = {len(each.keys) for each in keyed}
     if len(counts) > 1:
         raise PipelineError(f"the streams have keys of {' and '.join(map(str, sorted(counts)))} columns")
     kinds = [
-        _common([(key, _kind(each, key)) for each, key in zip(inputs, keys, strict=True)])
-        for keys in zip(*(each.keys for each in inputs), strict=True)
+        _common([(key, _kind(each, key)) for each, key in zip(keyed, keys, strict=True)])
+        for keys in zip(*(each.keys for each in keyed), strict=True)
     ]
     slots: list[str] = []
     each = []
     for number, given in enumerate(inputs):
         dropped = set(without) if number == len(inputs) - 1 else set()
-        each.append(_side(given, kinds, slots, dropped))
+        each.append(_side(given, kinds, slots, dropped, exact=exact))
     keys = arrow_schema([(f"key_{number}", kind) for number, kind in enumerate(kinds)])
     casts = tuple(
-        tuple((key, kind.simpleString()) for key, kind in zip(given.keys, kinds, strict=True))
+        tuple((key, kind.simpleString()) for key, kind in zip(given.keys, kinds, strict=False))
         for given in inputs
     )
     return Sides(keys, casts, len(slots), tuple(each))
 
 
-def _side(given: Input, kinds: Sequence[DataType], slots: list[str], dropped: set[str]) -> Side:
+def named_alike(left: Input, right: Input) -> list[str]:
+    """The keys that both sides call the same: in a pair one of them is enough."""
+    return [key for key, other in zip(left.keys, right.keys, strict=False) if key == other]
+
+
+def _side(
+    given: Input, kinds: Sequence[DataType], slots: list[str], dropped: set[str], *, exact: bool
+) -> Side:
     """Find a place for each column; `slots` are the types of `c0`.., and grow as needed."""
     from pyspark.sql.types import DoubleType, FloatType
 
@@ -136,8 +150,8 @@ def _side(given: Input, kinds: Sequence[DataType], slots: list[str], dropped: se
         fields.append((field.name, field.dataType))
         if field.name in given.keys:
             number = given.keys.index(field.name)
-            # The normal form of a floating key is not always the value that came.
-            if kinds[number] == field.dataType and not isinstance(field.dataType, FloatType | DoubleType):
+            floating = isinstance(field.dataType, FloatType | DoubleType)
+            if kinds[number] == field.dataType and not (exact and floating):
                 places.append(f"key_{number}")
                 continue
         kind = field.dataType.json()

@@ -14,7 +14,7 @@ from tidegate.operators.hashing import hashed
 from tidegate.operators.input import Input
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
 from tidegate.operators.pairs import pairs
-from tidegate.operators.sides import TIME, Sides, joined, padded, sides
+from tidegate.operators.sides import TIME, Sides, joined, named_alike, padded, sides
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
@@ -129,8 +129,7 @@ def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
     every = round(window.every * 1e6) if isinstance(window, Sliding) else size
     if every < 1:
         raise PipelineError(f"{window.describe()} is shorter than a microsecond")
-    named_alike = [key for key, other in zip(left.keys, right.keys, strict=True) if key == other]
-    both = sides(left, right, without=named_alike)
+    both = sides(left, right, without=named_alike(left, right))
     keys = pa.schema([*both.keys, pa.field(_START, pa.int64())])
     tables = tuple(
         StateTable(f"{step.name}.{part}", "buffer", keys, side.values)
