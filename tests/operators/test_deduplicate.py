@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.operators.arranging import (
+    Batch,
+    Hash,
+    Row,
+    arranged,
+    as_sent,
+    bag,
+    cut,
+    frame,
+    given_input,
+    hashes,
+    kept,
+    key_columns,
+    keyed,
+    play,
+    readable,
+    rows_of,
+    spread,
+)
+from tidegate.errors import PipelineError, Where
+from tidegate.operators import deduplicate
+from tidegate.operators.input import Input
+from tidegate.operators.operator import Time
+from tidegate.pipeline import step as steps
+from tidegate.testing.states import MemoryState
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def operator(given: Input, within: int | None = None) -> deduplicate.Deduplicate:
+    length = None if within is None else within / 1e6
+    return deduplicate.from_step(steps.Deduplicate("once", Where("p.py", 1), (), length), given)
+
+
+def key_of(row: Row) -> str:
+    return repr([value for name, value in sorted(row.items()) if name.startswith("k")])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data(), keyed, hashes)
+def test_the_first_row_of_each_key_leaves(data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash) -> None:
+    columns, names = key_columns(kinds)
+    once = operator(given_input(f"{columns}, t timestamp, v bigint", names))
+    run = cut(
+        data.draw(rows_of(kinds, sides=1)), data.draw(st.lists(st.integers(0, 50), max_size=4)), 0, sides=1
+    )
+    tables = [arranged(once.sides, batch, hash_of) for batch in run.batches]
+    output, late, _ = play(once, tables, run.times, tasks=data.draw(st.integers(1, 3)))
+    expected: dict[str, int] = {}
+    for batch in run.batches:
+        for _, row in sorted(batch, key=lambda each: each[1]["t"]):
+            expected.setdefault(key_of(row), row["t"])
+    assert sorted((key_of(row), row["t"]) for row in output) == sorted(expected.items())
+    assert late == 0
+    assert set(bag(output)) <= {
+        repr(tuple((name, row[name]) for name in once.output.names))
+        for batch in run.batches
+        for _, row in batch
+    }
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), keyed, hashes, st.integers(1, 20))
+def test_rows_within_some_time_of_one_that_left_do_not_leave(
+    data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, within: int
+) -> None:
+    columns, names = key_columns(kinds)
+    once = operator(given_input(f"{columns}, t timestamp, v bigint", names), within)
+    rows = data.draw(rows_of(kinds, sides=1))
+    cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
+    run = cut(rows, cuts, data.draw(st.integers(0, 30)), sides=1)
+    tables = [arranged(once.sides, batch, hash_of) for batch in run.batches]
+    output, late, state = play(once, tables, run.times, tasks=data.draw(st.integers(1, 3)))
+    accepted: dict[str, list[int]] = {}
+    expected, expected_late = [], 0
+    for batch, time in zip(run.batches, run.times, strict=True):
+        for _, row in sorted(batch, key=lambda each: each[1]["t"]):
+            left = accepted.setdefault(key_of(row), [])
+            if time.closed is not None and row["t"] < time.closed:
+                expected_late += 1
+            elif all(abs(row["t"] - other) >= within for other in left):
+                left.append(row["t"])
+                expected.append((key_of(row), row["t"]))
+    assert sorted((key_of(row), row["t"]) for row in output) == sorted(expected)
+    assert late == expected_late
+    assert kept(once, state) == [[]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), hashes, st.sampled_from([None, 7]))
+def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash, within: int | None) -> None:
+    once = operator(given_input("k0 bigint, t timestamp, v bigint", ["k0"]), within)
+    run = cut(data.draw(rows_of(("int",), sides=1)), [10], 5, sides=1)
+    tables = [arranged(once.sides, batch, hash_of) for batch in run.batches[:-1]]
+    seen = [play(once, tables, run.times[:-1], seed=seed) for seed in (0, 1, 2)]
+    assert len({repr((output, late, kept(once, state))) for output, late, state in seen}) == 1
+
+
+def test_a_key_without_event_time_is_known_for_ever() -> None:
+    once = operator(given_input("k string, v bigint", event_time=None))
+    rows: Batch = [(0, {"k": "a", "v": 1}), (0, {"k": None, "v": 2}), (0, {"k": "a", "v": 3})]
+    tables = [arranged(once.sides, batch, spread) for batch in (rows, rows[:2])]
+    output, *_ = play(once, tables, [Time(None, None), Time(None, 10**15)])
+    assert sorted(str(row["k"]) for row in output) == ["None", "a"]
+
+
+def test_within_needs_an_event_time() -> None:
+    with pytest.raises(PipelineError, match="event time"):
+        operator(given_input("k string", event_time=None), 5)
+
+
+def test_it_is_pickled() -> None:
+    once = operator(given_input("k string, t timestamp"), 5)
+    assert pickle.loads(pickle.dumps(once)) == once
+
+
+@pytest.mark.spark
+def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
+    given = given_input("f double, m map<string,int>, t timestamp", ["f"])
+    once = operator(given, 10)
+    batch: Batch = [
+        (0, {"f": 0.0, "m": None, "t": 2}),
+        (0, {"f": -0.0, "m": [("a", 1)], "t": 1}),
+        (0, {"f": 3.0, "m": [], "t": None}),
+    ]
+    found = as_sent(once.arrange(frame(spark, batch, given), lambda frame: frame).toArrow())
+    result = once.apply(found, MemoryState(), Time(None, None))
+    assert str(readable(result.rows)) == "[{'f': -0.0, 'm': [('a', 1)], 't': 1}]"
