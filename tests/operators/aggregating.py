@@ -6,6 +6,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -112,6 +113,27 @@ def in_grace(batches: Sequence[Sequence[tuple[Row, int]]], grace: float) -> list
         mark = mark.advance({"source": max(row["at"] for row, _ in rows)} if rows else {})
         moved.append(rows)
     return moved
+
+
+def replays(operator: Operator, batch: Sequence[tuple[Row, int]], time: Time, random: Random) -> list[Any]:
+    """What a batch leaves and keeps, as bytes: with its rows in one order, and in another."""
+    arranged, outcomes = arrange(operator, batch, crowded), []
+    shuffled = random.sample(range(arranged.num_rows), arranged.num_rows)
+    for rows in (arranged, arranged.take(pa.array(shuffled, pa.int64()))):
+        run = Run(operator, hash=crowded)
+        run.batch(batch[::2], Time(None, None))
+        result = operator.apply(rows, run.state, time)
+        run.state.commit()
+        kept = run.state.scan(operator.tables[0])
+        outcomes.append((_bytes(result.rows), result.late, _bytes(kept)))
+    return outcomes
+
+
+def _bytes(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue())
 
 
 def arrange(operator: Any, rows: Iterable[tuple[Row, int]], hash: Hash = spread) -> pa.Table:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,8 +122,8 @@ class Quantile(Partial):
 
 
 def _bounds(spans: Spans) -> list[tuple[int, int]]:
-    ends = [*spans.starts[1:].tolist(), spans.rows]
-    return list(zip(spans.starts.tolist(), ends, strict=True))[: len(spans.starts)]
+    """The first row of each span, and the first beyond it."""
+    return list(pairwise(np.append(spans.starts, spans.rows).tolist()))
 
 
 def _hashable(name: str, kind: DataType) -> Column:
