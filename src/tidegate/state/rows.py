@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tidegate.errors import StateError
 
 _LENGTH = struct.Struct("<I")
+_DUE = struct.Struct("<q")
 _types = pa.types
 
 
@@ -36,6 +37,28 @@ def encoded_keys(keys: pa.Table) -> list[bytes]:
 def decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.Table:
     """The rows that `encoded` was given."""
     return pa.Table.from_arrays(_decoded(rows, [field.type for field in schema]), schema=schema)
+
+
+def packed(rows: Sequence[bytes]) -> bytes:
+    """Several rows as one piece."""
+    return b"".join([_LENGTH.pack(len(row)) + row for row in rows])
+
+
+def unpacked(piece: bytes) -> list[bytes]:
+    """The rows that `packed` was given."""
+    rows, at = [], 0
+    while at < len(piece):
+        (length,) = _LENGTH.unpack_from(piece, at)
+        at += _LENGTH.size
+        rows.append(piece[at : at + length])
+        at += length
+    return rows
+
+
+def due_of(row: bytes, columns: int) -> int:
+    """When a row of state is due, without decoding it; it has so many columns, `_hash` and `_due` first."""
+    (due,) = _DUE.unpack_from(row, (columns + 7) // 8 + 8)
+    return int(due)
 
 
 def _encoded(columns: Sequence[Any], count: int) -> list[bytes]:
@@ -159,9 +182,9 @@ def _cells(column: Any, valid: NDArray[np.bool_]) -> list[bytes]:
 
 def _joined(values: Any, offsets: NDArray[Any]) -> list[bytes]:
     low, high = (int(offsets[0]), int(offsets[-1])) if len(offsets) > 1 else (0, 0)
-    items = [_LENGTH.pack(len(item)) + item for item in _encoded([values[low:high]], high - low)]
+    items = _encoded([values[low:high]], high - low)
     edges = (offsets - low).tolist()
-    return [b"".join(items[start:stop]) for start, stop in pairwise(edges)]
+    return [packed(items[start:stop]) for start, stop in pairwise(edges)]
 
 
 def _from_cells(kind: pa.DataType, cells: list[bytes], valid: NDArray[np.bool_]) -> Any:
@@ -177,7 +200,7 @@ def _from_cells(kind: pa.DataType, cells: list[bytes], valid: NDArray[np.bool_])
         offsets = _edges([len(cell) for cell in cells], size)
         buffers = [_validity(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(cells))]
         return pa.Array.from_buffers(plain, count, buffers).cast(kind)
-    split = [_split(cell) for cell in cells]
+    split = [unpacked(cell) for cell in cells]
     items = [item for parts in split for item in parts]
     lengths = [len(parts) for parts in split]
     if _types.is_map(kind):
@@ -200,16 +223,6 @@ def _fixed_list(kind: pa.DataType, items: list[bytes], valid: NDArray[np.bool_])
     place = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(valid))
     values = values.take(pa.array(place, mask=~np.repeat(valid, size)))
     return pa.Array.from_buffers(kind, len(valid), [_validity(valid)], children=[values])
-
-
-def _split(cell: bytes) -> list[bytes]:
-    items, at = [], 0
-    while at < len(cell):
-        (length,) = _LENGTH.unpack_from(cell, at)
-        at += _LENGTH.size
-        items.append(cell[at : at + length])
-        at += length
-    return items
 
 
 def _edges(lengths: Sequence[int], size: type) -> NDArray[Any]:

@@ -7,13 +7,30 @@ from pathlib import Path
 
 from tidegate.errors import ConfigError
 from tidegate.state.backends.backend import Backend
-from tidegate.state.backends.columnar import Columnar
 
 NAMES = ("columnar", "rocksdb", "redis", "memory")
 
 
 def open_backend(name: str, *, scratch: Path, memory: int, options: Mapping[str, str]) -> Backend:
-    """A backend by its name. `scratch` is a local folder for its files, `memory` its limit in bytes."""
+    """A backend by its name. `scratch` is a local folder for its files, `memory` its limit in bytes.
+
+    Options: for `redis` its `url`, and a `prefix` that no other pipeline on that server has.
+    """
+    from tidegate.state.backends.columnar import Columnar
+    from tidegate.state.backends.keyed import Keyed
+
     if name == "columnar":
         return Columnar()
+    if name == "memory":
+        from tidegate.state.backends.memory import MemoryStore
+
+        return Keyed(MemoryStore())
+    if name == "rocksdb":
+        from tidegate.state.backends.rocksdb import RocksStore
+
+        return Keyed(RocksStore(scratch / "rocksdb", memory))
+    if name == "redis":
+        from tidegate.state.backends.redis import RedisStore
+
+        return Keyed(RedisStore(options))
     raise ConfigError(f"there is no state backend {name!r}; choose one of {', '.join(NAMES)}")

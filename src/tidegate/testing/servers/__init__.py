@@ -6,5 +6,7 @@ A server that cannot be had is an error that says what to type, never a skipped 
 from tidegate.testing.servers.broker import kafka
 from tidegate.testing.servers.daemon import ServerError
 from tidegate.testing.servers.database import postgres
+from tidegate.testing.servers.redis import redis
+from tidegate.testing.servers.s3 import S3, s3
 
-__all__ = ["ServerError", "kafka", "postgres"]
+__all__ = ["S3", "ServerError", "kafka", "postgres", "redis", "s3"]
