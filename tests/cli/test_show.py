@@ -48,15 +48,6 @@ def test_it_draws_into_a_file(job: Path) -> None:
     assert "<svg" in page
 
 
-def test_it_says_that_keyed_steps_do_not_run_yet(job: Path) -> None:
-    assert "note:" not in CliRunner().invoke(app, ["show", "job.py"]).stdout
-    job.write_text(JOB.replace("readings.filter", 'readings.key_by("id").aggregate(n=tg.agg.count()).filter'))
-    answer = CliRunner().invoke(app, ["show", "job.py"], catch_exceptions=False)
-    assert answer.stdout.splitlines()[-1].startswith(
-        "note: this version does not run keyed steps yet: key_by-1"
-    )
-
-
 def test_a_file_that_cannot_be_written_is_an_error(job: Path) -> None:
     answer = CliRunner().invoke(app, ["show", "job.py", "--html", "no/such/job.html"])
     assert isinstance(answer.exception, TidegateError)

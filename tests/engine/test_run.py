@@ -363,9 +363,3 @@ def test_a_checkpoint_of_another_pipeline_is_refused(run: Run) -> None:
     with pytest.raises(CheckpointError, match=r"'mine'.*'yours'"):
         run(other)
 
-
-def test_keyed_steps_do_not_run_yet(run: Run) -> None:
-    p = tg.Pipeline("keyed")
-    p.source(sensors(10)).key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
-    with pytest.raises(tg.PipelineError, match="key_by-1"):
-        run(p)

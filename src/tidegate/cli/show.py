@@ -32,8 +32,5 @@ def show(
         except OSError as error:
             raise TidegateError(f"{html}: cannot be written: {error.strerror}") from error
         typer.echo(f"drawn in {html}")
-    keyed = [step.name for step in pipeline.steps if step.keyed]
-    if keyed:
-        typer.echo(f"note: this version does not run keyed steps yet: {', '.join(keyed)}")
     # After the drawing: a picture of a wrong pipeline shows what is wrong with it.
     pipeline.plan()
