@@ -1,0 +1,39 @@
+"""The Id-Value join of the 2024 autoscaling evaluation: ids of one group meet values of the other.
+
+The values come from a smaller key space, so a fifth of the ids gets all the partners.
+
+tidegate run examples/id_value_join.py --for "60 seconds"
+"""
+
+import numpy as np
+import pyarrow as pa
+
+import tidegate as tg
+
+TERMS = 30
+
+
+def fibonacci(pairs: pa.RecordBatch) -> pa.RecordBatch:
+    """Some computing for each pair: a Fibonacci number, term by term over the whole column at once."""
+    index = pairs["id"].to_numpy() % TERMS
+    low, high = np.zeros(len(index), np.int64), np.ones(len(index), np.int64)
+    for term in range(TERMS):
+        going_on = index > term
+        low, high = np.where(going_on, high, low), np.where(going_on, low + high, high)
+    return pairs.append_column("fibonacci", pa.array(low))
+
+
+p = tg.Pipeline("id-value-join")
+first = p.source(tg.sources.Sensors(sensors=50_000, rate=50_000, seed=1))
+second = p.source(
+    tg.sources.Sensors(sensors=50_000, rate=50_000, value_keys=10_000, keys=tg.sources.Zipf(0.5), seed=2)
+)
+readings = second.select("timestamp", other="id", reading="cast(value as bigint)")
+pairs = first.window_join(readings, on=("id", "reading"), window=tg.tumbling("4 seconds"))
+computed = pairs.select("window_start", "id", "value", "other").map_arrow(
+    fibonacci, "window_start timestamp, id bigint, value double, other bigint, fibonacci bigint"
+)
+computed.sink(tg.sinks.Files("out/id-value-join", format="parquet"))
+
+if __name__ == "__main__":
+    p.run()
