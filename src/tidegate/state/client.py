@@ -46,7 +46,9 @@ class NodeClient:
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""
-        descriptor = flight.FlightDescriptor.for_command(self._encoded(wire.Get(ticket, table)))
+        descriptor = flight.FlightDescriptor.for_command(
+            self._encoded(wire.Get(ticket, table, keys.num_rows))
+        )
         with self._errors():
             writer, reader = self._connection.do_exchange(descriptor, self._options)
             with _ended(writer):
@@ -77,7 +79,7 @@ class NodeClient:
         stats: Mapping[str, int] | None = None,
     ) -> None:
         """Bring what a task wrote; it takes the place of what this partition staged for the table before."""
-        command = wire.Stage(ticket, table, partition, stats or {})
+        command = wire.Stage(ticket, table, partition, rows.num_rows, stats or {})
         descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
         with self._errors():
             writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)

@@ -22,7 +22,7 @@ from tidegate.state.client import NodeClient
 
 _START = 60.0
 """Seconds that a node has until it listens."""
-_END = 10.0
+_END = 5.0
 """Seconds that nodes have to end by themselves."""
 
 

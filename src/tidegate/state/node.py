@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from tidegate.errors import StateError, TidegateError
@@ -29,15 +30,14 @@ from tidegate.testing import faults
 
 TOKEN = "TIDEGATE_TOKEN"
 _WILDCARDS = ("0.0.0.0", "::")
-_GRACE = 5.0
+_GRACE = 3.0
 """Seconds that requests at work have when the node is told to end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    # pyarrow loads pandas, 40 MB of it, at its first conversion if it is there. A node has no use for it.
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _WithoutPandas())
     faults.enter("node")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
@@ -47,6 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0
+
+
+class _WithoutPandas(MetaPathFinder):
+    """pyarrow loads pandas, 40 MB of it, at its first conversion if it is there; a node has no use for it."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("a state node does without pandas", name=fullname)
 
 
 def _serve(given: argparse.Namespace, ended: threading.Event) -> None:

@@ -178,12 +178,13 @@ def _begin(form: _Form) -> Begin:
 def _stage(form: _Form) -> Stage:
     stats = _Form(form.take("stats", dict), "the stats")
     counts = {name: stats.whole(name, 0, 2**53) for name in list(stats._fields)}
-    return Stage(form.ticket(), form.text("table"), form.whole("partition", 0, 2**31), counts)
+    partition = form.whole("partition", 0, 2**31)
+    return Stage(form.ticket(), form.text("table"), partition, form.whole("rows"), counts)
 
 
 _PARSERS: dict[str, Callable[[_Form], Command]] = {
     "begin": _begin,
-    "get": lambda form: Get(form.ticket(), form.text("table")),
+    "get": lambda form: Get(form.ticket(), form.text("table"), form.whole("rows")),
     "due": lambda form: Due(
         form.ticket(), form.text("table"), form.groups("groups"), form.whole("upto", -(2**63))
     ),

@@ -111,7 +111,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = self._decoded(descriptor.command, Get)
         table = self._holder.readable(command.ticket, command.table)
-        keys = self._received(reader, table.probes)
+        keys = self._received(reader, table.probes, command.rows)
         rows = self._holder.get(command.ticket, command.table, keys)
         writer.begin(rows.schema)
         for batch in batches(rows):
@@ -121,7 +121,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = self._decoded(descriptor.command, Stage)
         table = self._holder.writable(command.ticket, command.table)
-        rows = self._received(reader, table.written)
+        rows = self._received(reader, table.written, command.rows)
         self._holder.stage(command.ticket, command.table, command.partition, rows, command.stats)
 
     @_answering
@@ -168,9 +168,13 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
             raise StateError(f"{type(command).__name__.lower()!r} is sent by another kind of call")
         return command
 
-    def _received(self, reader: Any, wanted: pa.Schema) -> pa.Table:
-        """The rows of a request: of the schema that is wanted, sound in every byte, within the limit."""
-        given = reader.schema
+    def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:
+        """The rows of a request: all of them, of the schema that is wanted, sound in every byte, within the
+        limit."""
+        try:
+            given = reader.schema
+        except OSError as error:
+            raise StateError("a request without rows is refused") from error
         if given.names != wanted.names or given.types != wanted.types:
             raise StateError(f"columns {_shown(given)} were sent where {_shown(wanted)} are wanted")
         found, size = [], 0
@@ -187,7 +191,10 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
                 )
             if batch is not None:
                 found.append(_sound(batch, wanted))
-        return pa.Table.from_batches(found, wanted)
+        rows = pa.Table.from_batches(found, wanted)
+        if rows.num_rows != announced:
+            raise StateError(f"a request broke off: {rows.num_rows:,} of {announced:,} rows came")
+        return rows
 
 
 def _sound(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

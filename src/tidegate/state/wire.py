@@ -48,6 +48,8 @@ class Begin:
 class Get:
     ticket: Ticket
     table: str
+    rows: int
+    """How many keys follow: a stream that breaks off looks like one that ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class Stage:
     ticket: Ticket
     table: str
     partition: int
+    rows: int
+    """How many rows follow."""
     stats: Mapping[str, int] = field(default_factory=dict)
 
 
