@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from tidegate.operators.operator import Partially
 
-ROWS, PANE, TIME, WINDOW = "_rows", "_pane", "_time", "_window"
-RESERVED = frozenset({HASH, DUE, GONE, PROBE, PART, ROWS, PANE, TIME, WINDOW})
+ROWS, PANE, TIME = "_rows", "_pane", "_time"
+RESERVED = frozenset({HASH, DUE, GONE, PROBE, PART, ROWS, PANE, TIME})
 """Names that arranged rows and state use themselves."""
 START, END = "window_start", "window_end"
 
@@ -39,22 +39,19 @@ class Grouping:
     """The other columns of the input that are read."""
     partials: Partials
 
-    def partial(
-        self, rows: DataFrame, partially: Partially, extra: Sequence[Column], within: Sequence[str]
-    ) -> DataFrame:
-        """The rows of each partition, aggregated per key and per `within`, which `extra` columns may be.
+    def partial(self, rows: DataFrame, partially: Partially, within: Mapping[str, Column]) -> DataFrame:
+        """The partials of each partition per key, and per value of the columns `within`.
 
-        Unless it is keyed by them alone, also with the number of rows.
+        If there are such columns, also the number of rows, so that late ones can be counted.
         """
         from pyspark.sql import functions as F
 
         chosen = [normal(rows, key) for key in self.keys.names]
         chosen += [F.col(f"`{name}`") for name in self.columns]
-        grouped = partially(rows.select(*chosen, *extra)).groupBy(
-            *[F.col(f"`{name}`") for name in (*self.keys.names, *within)]
-        )
+        chosen += [column.alias(name) for name, column in within.items()]
+        by = [F.col(f"`{name}`") for name in (*self.keys.names, *within)]
         counted = [F.count(F.lit(1)).alias(ROWS)] if within else []
-        return grouped.agg(*self.partials.sql(), *counted)
+        return partially(rows.select(*chosen)).groupBy(*by).agg(*self.partials.sql(), *counted)
 
     def shuffled(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
         """With the columns that spread the rows and give them an order."""

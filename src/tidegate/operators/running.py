@@ -30,7 +30,7 @@ class RunningAggregate(Operator):
         self.output = pa.schema([*grouping.keys, *grouping.partials.output])
 
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
-        partial = self.grouping.partial(rows, partially, (), ())
+        partial = self.grouping.partial(rows, partially, {})
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

@@ -50,7 +50,7 @@ class SessionAggregate(Operator):
 
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
         # Which rows make a session is known in the task alone; here, those of one moment become one.
-        partial = self.grouping.partial(rows, partially, [self.event_time.micros().alias(TIME)], [TIME])
+        partial = self.grouping.partial(rows, partially, {TIME: self.event_time.micros()})
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

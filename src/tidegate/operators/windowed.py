@@ -59,8 +59,8 @@ class WindowAggregate(Operator):
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
         from pyspark.sql import functions as F
 
-        panes = pane(self.event_time.micros(), self.every).alias(PANE)
-        partial = self.grouping.partial(rows, partially, [panes], [PANE])
+        panes = pane(self.event_time.micros(), self.every)
+        partial = self.grouping.partial(rows, partially, {PANE: panes})
         if self.size == self.every:
             windows = partial.withColumn(START, F.col(PANE))
         else:
