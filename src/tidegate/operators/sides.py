@@ -204,6 +204,11 @@ def padded(matched: NDArray[np.int64], alone: int) -> pa.Array:
     return pa.concat_arrays([pa.array(matched, pa.int64()), pa.nulls(alone, pa.int64())])
 
 
+def maybe(chosen: NDArray[np.int64]) -> pa.Array:
+    """Rows to take, where -1 stands for none."""
+    return pa.array(chosen, mask=chosen < 0)
+
+
 def _kind(given: Input, key: str) -> DataType:
     if key not in given.schema.names:
         raise PipelineError(f"there is no column {key!r} among {given.schema.names}")
