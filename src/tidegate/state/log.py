@@ -40,10 +40,19 @@ class Log:
         sequence: int,
         groups: Groups,
         count: int,
+        read_soon: bool = False,
     ) -> RunRef:
-        """Make a run durable. It counts for `groups` of `count`."""
+        """Make a run durable. It counts for `groups` of `count`.
+
+        `read_soon`: it is small enough to be in memory whole, so it need not be fetched back.
+        """
         writer = RunWriter(content, groups, count)
-        self._written.write(name, writer)
+        if read_soon and not self._written.mapped:
+            whole = pa.py_buffer(b"".join(writer))
+            self._written.write(name, [whole])
+            self._spans.add(name, whole, writer.spans())
+        else:
+            self._written.write(name, writer)
         with self._lock:
             self._own.add(name)
         return RunRef(name, sequence, groups, writer.rows, writer.bytes)
@@ -112,6 +121,11 @@ class _Spans:
                 for span, part in zip(missing, fresh, strict=True):
                     self._add((name, *span), part)
         return [found[span] for span in spans]
+
+    def add(self, name: str, whole: pa.Buffer, spans: Sequence[tuple[int, int]]) -> None:
+        with self._lock:
+            for offset, length in spans:
+                self._add((name, offset, length), whole.slice(offset, length))
 
     def keep(self, names: set[str]) -> None:
         with self._lock:

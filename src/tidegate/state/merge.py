@@ -30,16 +30,14 @@ def chosen(runs: Sequence[RunRef]) -> int:
     logarithm of the state, and few runs are there to be looked into. Always the newest ones, so that the
     merged run comes after everything older, in whichever key groups that counts.
     """
-    if len(runs) < 2:
-        return 0
-    taken, total = 1, runs[-1].bytes
-    for run in reversed(runs[:-1]):
+    forced = len(runs) > MOST_RUNS
+    taken = 2 if forced else min(1, len(runs))
+    total = sum(run.bytes for run in runs[len(runs) - taken :])
+    for run in reversed(runs[: len(runs) - taken]):
         if run.bytes > RATIO * total:
             break
         taken, total = taken + 1, total + run.bytes
-    if taken >= FAN_IN:
-        return taken
-    return max(taken, 2) if len(runs) > MOST_RUNS else 0
+    return taken if forced or taken >= FAN_IN else 0
 
 
 def merged(table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:

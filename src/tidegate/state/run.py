@@ -35,7 +35,7 @@ _MAGIC = b"TIDERUN1"
 _ALIGNED = 64  # as Arrow likes its buffers
 _HEADER = _MAGIC.ljust(_ALIGNED, b"\0")
 _TRAILER = struct.Struct("<QI8s")
-# What a remote reader fetches first: most indexes are in it whole.
+# What a reader fetches first: most indexes are in it whole.
 _TAIL = 64 << 10
 
 Read = Callable[[Sequence[tuple[int, int]]], list[pa.Buffer]]
@@ -75,6 +75,10 @@ class RunWriter:
     @property
     def rows(self) -> int:
         return sum(section.rows for section in self.sections)
+
+    def spans(self) -> list[tuple[int, int]]:
+        """What a reader of the run will ask for, as (offset, length)."""
+        return [_tail(self.bytes), *((section.offset, section.length) for section in self.sections)]
 
     def __iter__(self) -> Iterator[bytes | pa.Buffer]:
         yield _HEADER
@@ -231,8 +235,8 @@ class Run:
     def _read_index(self) -> dict[str, Any]:
         if self.size < len(_HEADER) + _TRAILER.size:
             raise self._damaged(f"it has {self.size} bytes, which is too few")
-        tail_size = min(self.size, _TAIL)
-        tail = self._read([(self.size - tail_size, tail_size)])[0].to_pybytes()
+        _, tail_size = span = _tail(self.size)
+        tail = self._read([span])[0].to_pybytes()
         if len(tail) != tail_size:
             raise self._damaged("its end is missing")
         length, crc, magic = _TRAILER.unpack(tail[-_TRAILER.size :])
@@ -258,6 +262,11 @@ class Run:
             f"run {self.name} is damaged: {part}; restore the file from a copy, "
             "or go back to a savepoint that does not need it"
         )
+
+
+def _tail(size: int) -> tuple[int, int]:
+    length = min(size, _TAIL)
+    return size - length, length
 
 
 def ordered(hashes: Hashes) -> bool:

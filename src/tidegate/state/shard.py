@@ -81,7 +81,7 @@ class Shard:
         self._name = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
         self._log = Log(storage, memory=memory, durable=durable)
         self._backend = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
-        self._budget = max(1 << 20, min(_MERGED_AT_ONCE, memory // 8))
+        self._budget = min(_MERGED_AT_ONCE, memory // 8)
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: _Pending | None = None
         self._merges: list[_Merge] = []
@@ -137,7 +137,9 @@ class Shard:
         new: RunRef | None = None
         if content:
             name = self._run_name(batch_id, attempt)
-            new = self._log.write(name, content, sequence=batch_id, groups=now.groups, count=now.count)
+            new = self._log.write(
+                name, content, sequence=batch_id, groups=now.groups, count=now.count, read_soon=True
+            )
         runs = (*kept, new) if new else kept
         rows = {table.name: part for table, part in content}
         with self._lock:

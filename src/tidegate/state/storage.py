@@ -86,7 +86,7 @@ class Local(Storage):
                 return file.read_buffer()
         except FileNotFoundError:
             raise _missing(name, str(self.folder)) from None
-        except (OSError, pa.ArrowException) as error:  # An empty file cannot be mapped.
+        except (OSError, pa.ArrowException) as error:
             raise StateError(f"{path} cannot be read: {error}") from error
 
     def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:

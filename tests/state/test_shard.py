@@ -1,0 +1,467 @@
+"""Shards: what is written when, what is read when, and what merging leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import log2
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import StaleError, StateError
+from tidegate.state import run
+from tidegate.state.keys import Groups
+from tidegate.state.log import Log, Snapshot
+from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.merge import MOST_RUNS, chosen, merged_rows
+from tidegate.state.shard import Shard
+from tidegate.state.storage import Local, Memory, Remote, Storage
+from tidegate.state.table import NEVER, StateTable
+
+COUNT = 16
+ALL = frozenset(range(COUNT))
+LEFT, RIGHT = frozenset(range(8)), frozenset(range(8, 16))
+TABLE = StateTable("counts", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+BUFFER = StateTable("events", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.int64())]))
+EMPTY = Manifest(-1, COUNT, None, (TABLE, BUFFER))
+
+Make = Callable[..., Shard]
+
+
+class Counted(Local):
+    """A folder that counts how often a blob is opened."""
+
+    opens = 0
+
+    def open(self, name: str) -> pa.Buffer:
+        self.opens += 1
+        return super().open(name)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Shards on one folder, closed at the end."""
+    made: list[Shard] = []
+
+    def shard(storage: Storage | None = None, **settings: object) -> Shard:
+        name = f"n{len(made)}"
+        place = storage or Local(tmp_path / "log")
+        made.append(Shard(place, name=name, scratch=tmp_path / name, **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield shard
+    for one in made:
+        one.close()
+
+
+def hashes(ids: Sequence[int]) -> pa.Array:
+    return pa.array(np.asarray(ids, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
+
+
+def rows(
+    ids: Sequence[int], n: int = 0, *, due: int = NEVER, gone: bool = False, table: StateTable = TABLE
+) -> pa.Table:
+    size = len(ids)
+    columns = [hashes(ids), np.full(size, due), np.full(size, gone), np.asarray(ids), np.full(size, n)]
+    if table.kind == "buffer":
+        del columns[2]
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, table.written.types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=table.written)
+
+
+def keys(ids: Sequence[int]) -> pa.Table:
+    return rows(ids).select(TABLE.probes.names)
+
+
+def values(found: pa.Table) -> dict[int, int]:
+    return dict(zip(found["id"].to_pylist(), found[found.column_names[3]].to_pylist(), strict=True))
+
+
+class Driver:
+    """Takes one shard from batch to batch."""
+
+    def __init__(self, shard: Shard, base: Manifest = EMPTY, groups: Groups = ALL) -> None:
+        self.shard = shard
+        self.base = base
+        self.groups = groups
+        shard.begin(base, groups)
+
+    def batch(self, writes: Mapping[str, pa.Table], watermark: int | None = None) -> Manifest:
+        number = self.base.batch_id + 1
+        prepared = self.shard.prepare(number, "1", writes, watermark)
+        self.shard.commit(number, watermark)
+        self.base = replace(self.base, batch_id=number, closed=watermark, runs=prepared.runs)
+        return self.base
+
+
+def test_a_batch_is_one_file_and_an_empty_one_is_none(make: Make, tmp_path: Path) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows([1, 2]), "events": rows([1], table=BUFFER)})
+    assert len(Local(tmp_path / "log").names()) == 1
+    driver.batch({"counts": rows([])})
+    driver.batch({})
+    assert len(Local(tmp_path / "log").names()) == 1
+    assert driver.base.batch_id == 2
+
+
+def test_what_is_prepared_is_not_seen_before_the_commit(make: Make) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows([1], 10)})
+    driver.shard.prepare(1, "1", {"counts": rows([1], 20)}, None)
+    assert values(driver.shard.get("counts", keys([1]))) == {1: 10}
+    driver.shard.commit(1, None)
+    assert values(driver.shard.get("counts", keys([1]))) == {1: 20}
+
+
+def test_another_attempt_takes_the_place_of_the_first(make: Make) -> None:
+    driver = Driver(make())
+    driver.shard.prepare(0, "1", {"counts": rows([1, 2], 10)}, None)
+    again = driver.shard.prepare(0, "2", {"counts": rows([2], 20)}, None)
+    driver.shard.commit(0, None)
+    assert len(again.runs) == 1
+    assert values(driver.shard.scan("counts", ALL)) == {2: 20}
+
+
+def test_requests_out_of_turn_are_refused(make: Make) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows([1])})
+    driver.shard.commit(0, None)  # A repetition.
+    with pytest.raises(StaleError, match="batch 0 is over"):
+        driver.shard.prepare(0, "1", {}, None)
+    with pytest.raises(StaleError, match="batch 1 was not prepared"):
+        driver.shard.commit(1, None)
+
+
+def test_begin_reads_nothing(make: Make, tmp_path: Path) -> None:
+    base = Driver(make()).batch({"counts": rows(range(100))})
+    storage = Counted(tmp_path / "log")
+    shard = make(storage)
+    shard.begin(base, LEFT)
+    assert storage.opens == 0
+    assert shard.scan("counts", LEFT).num_rows > 0
+    assert storage.opens == 1
+
+
+@pytest.mark.parametrize("backend", ["columnar", "memory", "rocksdb"])
+def test_a_shard_that_is_there_already_reads_nothing_again(make: Make, tmp_path: Path, backend: str) -> None:
+    driver = Driver(make(backend=backend))
+    driver.batch({"counts": rows(range(100), 1)})
+    driver.shard.get("counts", keys(range(100)))
+    prepared = driver.shard.prepare(1, "1", {"counts": rows([5], 2)}, 3)
+    driver.shard.get("counts", keys(range(100)))
+    for name in Local(tmp_path / "log").names():
+        Local(tmp_path / "log").delete(name)
+    # The node never heard of the commit; the ledger has it.
+    base = Manifest.from_json(replace(driver.base, batch_id=1, closed=3, runs=prepared.runs).to_json())
+    if backend != "columnar":  # which opens the new run only now
+        driver.shard.begin(base, ALL)
+        assert values(driver.shard.get("counts", keys([4, 5]))) == {4: 1, 5: 2}
+    else:
+        driver.shard.begin(driver.base, ALL)
+        assert values(driver.shard.get("counts", keys([4, 5]))) == {4: 1, 5: 1}
+
+
+def test_keys_and_groups_of_others_are_refused(make: Make) -> None:
+    shard = make()
+    shard.begin(EMPTY, LEFT)
+    strange = [number for number in range(50) if int(hashes([number])[0].as_py()) >> 60 in RIGHT]
+    with pytest.raises(StateError, match="are not held here"):
+        shard.get("counts", keys(strange[:1]))
+    with pytest.raises(StateError, match="are not held here"):
+        shard.prepare(0, "1", {"counts": rows(strange)}, None)
+    with pytest.raises(StateError, match="key groups 8-15 are not held here"):
+        shard.scan("counts", ALL)
+    with pytest.raises(StateError, match="key groups 8-15 are not held here"):
+        shard.due("counts", RIGHT, 5)
+
+
+def test_a_table_or_columns_that_are_not_known_are_refused(make: Make) -> None:
+    driver = Driver(make())
+    with pytest.raises(StateError, match="no state table 'other'; known: counts, events"):
+        driver.shard.get("other", keys([1]))
+    with pytest.raises(StateError, match="rows for state table counts have the columns"):
+        driver.shard.prepare(0, "1", {"counts": rows([1]).drop_columns(["n"])}, None)
+
+
+@pytest.mark.parametrize("backend", ["columnar", "memory", "rocksdb"])
+def test_a_value_column_may_be_added(make: Make, backend: str) -> None:
+    base = Driver(make(backend=backend)).batch({"counts": rows([1], 7)})
+    wider = replace(TABLE, values=pa.schema([*TABLE.values, ("note", pa.string())]))
+    shard = make(backend=backend)
+    shard.begin(replace(base, tables=(wider, BUFFER)), ALL)
+    found = shard.get("counts", keys([1]))
+    assert found["n"].to_pylist() == [7]
+    assert found["note"].to_pylist() == [None]
+
+
+def test_a_damaged_run_is_named(make: Make, tmp_path: Path) -> None:
+    base = Driver(make()).batch({"counts": rows(range(100))})
+    path = tmp_path / "log" / base.runs[0].name
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    shard = make()
+    shard.begin(base, ALL)
+    with pytest.raises(StateError, match=f"run {path.name} is damaged: section 0"):
+        shard.get("counts", keys([1]))
+
+
+def test_without_durability_nothing_is_written(make: Make, tmp_path: Path) -> None:
+    driver = Driver(make(durable=False))
+    for number in range(20):
+        driver.batch({"counts": rows(range(number, number + 5), number)})
+        driver.shard.merge()
+        driver.shard.begin(driver.base, ALL)
+    assert Local(tmp_path / "log").names() == []
+    assert values(driver.shard.get("counts", keys([0, 19, 23]))) == {0: 0, 19: 19, 23: 19}
+
+
+def test_merging_leaves_files_alone_and_ignores_what_others_own(make: Make, tmp_path: Path) -> None:
+    driver = Driver(make())
+    for number in range(8):
+        driver.batch({"counts": rows(range(number, 60), number)})
+    names = set(Local(tmp_path / "log").names())
+    left, right = Driver(make(), driver.base, LEFT), Driver(make(), driver.base, RIGHT)
+    assert left.shard.merge()
+    runs = left.batch({}).runs
+    assert len(runs) == 1
+    assert runs[0].groups == LEFT
+    assert runs[0].sequence == 7
+    assert runs[0].rows == left.shard.scan("counts", LEFT).num_rows
+    assert right.batch({}).runs == driver.base.restricted(RIGHT).runs
+    assert names < set(Local(tmp_path / "log").names())
+
+
+def test_a_merge_that_no_manifest_has_yet_is_done_again_after_an_abandoned_batch(make: Make) -> None:
+    driver = Driver(make())
+    for number in range(4):
+        driver.batch({"counts": rows([number], number)})
+    assert driver.shard.merge()
+    driver.shard.prepare(4, "1", {"counts": rows([9], 9)}, None)
+    driver.shard.begin(driver.base, ALL)
+    assert values(driver.shard.scan("counts", ALL)) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert len(driver.batch({"counts": rows([8], 8)}).runs) == 2
+
+
+def test_a_row_that_is_over_does_not_bring_back_an_older_one(make: Make) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows(range(2000), 1)})
+    for number in range(4):
+        driver.batch({"counts": rows([1], 2 + number, due=5)}, 1)
+    driver.batch({"counts": rows([2], gone=True)}, 10)
+    assert driver.shard.merge()
+    assert len(driver.batch({}, 10).runs) == 2  # the large one is still there
+    assert values(driver.shard.get("counts", keys([1, 2, 3]))) == {3: 1}
+
+
+def test_merging_everything_drops_what_does_not_count(make: Make) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows(range(10), due=50), "events": rows(range(10), due=5, table=BUFFER)}, 0)
+    driver.batch({"counts": rows(range(5), gone=True)}, 0)
+    driver.batch({"counts": rows([7], due=6)}, 0)
+    driver.batch({"events": rows([1], due=20, table=BUFFER)}, 8)
+    assert driver.shard.merge()
+    (merged,) = driver.batch({}, 8).runs
+    assert merged.rows == 5  # counts 5, 6, 8, 9 and one event
+
+
+def test_runs_whose_rows_are_all_over_are_let_go(make: Make) -> None:
+    driver = Driver(make())
+    for number in range(3):
+        driver.batch({"events": rows([number], due=number, table=BUFFER)}, number - 1)
+    assert driver.shard.merge()
+    assert [ref.sequence for ref in driver.batch({}, 2).runs] == [2]
+    assert driver.shard.merge()
+    assert driver.batch({}, 2).runs == ()
+
+
+def test_disk_stays_within_three_snapshots_when_a_tenth_is_rewritten_again_and_again(make: Make) -> None:
+    driver = Driver(make(durable=False))
+    snapshot = driver.batch({"counts": rows(range(10_000))}).runs[0].bytes
+    retained: list[Manifest] = []
+    largest = 0
+    for number in range(300):
+        retained = [*retained[-3:], driver.batch({"counts": rows(range(1000), number)})]
+        driver.shard.merge()
+        files = {ref.name: ref.bytes for manifest in retained for ref in manifest.runs}
+        largest = max(largest, sum(files.values()))
+    assert largest <= 3 * snapshot
+    assert values(driver.shard.get("counts", keys([0, 999, 1000]))) == {0: 299, 999: 299, 1000: 0}
+
+
+@pytest.mark.parametrize("batches", [100, 2_000, 20_000])
+def test_few_runs_at_a_logarithmic_price(batches: int) -> None:
+    runs: list[RunRef] = []
+    written = 0
+    for number in range(batches):
+        runs.append(RunRef("", number, ALL, 0, 100))
+        taken = chosen(runs)
+        if taken:
+            size = sum(ref.bytes for ref in runs[-taken:])
+            written += size
+            runs[-taken:] = [RunRef("", number, ALL, 0, size)]
+        assert len(runs) <= MOST_RUNS
+    assert written <= 100 * batches * log2(batches)
+
+
+def test_a_merge_holds_a_bounded_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SECTION_ROWS", 500)
+    log = Log(Memory(), memory=1 << 20, durable=True)
+    refs = []
+    for number in range(4):
+        part = rows(range(20_000), number).sort_by("_hash")
+        refs.append(log.write(f"{number}.run", [(TABLE, part)], sequence=number, groups=ALL, count=COUNT))
+    snapshot = Snapshot(log, replace(EMPTY, runs=tuple(refs)), ALL, tuple(refs))
+    parts = [part for _, part in merged_rows(snapshot, refs, bottom=True, budget=200_000)]
+    assert len(parts) > 5
+    assert max(part.nbytes for part in parts) < 200_000
+    merged = pa.concat_tables(parts)
+    assert merged["n"].unique().to_pylist() == [3]
+    assert (
+        merged["_hash"]
+        .combine_chunks()
+        .equals(rows(range(20_000)).sort_by("_hash")["_hash"].combine_chunks())
+    )
+
+
+@pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
+def test_state_may_be_larger_than_the_memory_limit(make: Make, backend: str) -> None:
+    driver = Driver(make(backend=backend, memory=1 << 18))
+    driver.shard.get("counts", keys(range(1000)))
+    for number in range(5):
+        driver.batch({"counts": rows(range(number, 20_000), number)})
+        driver.shard.merge()
+    found = values(driver.shard.get("counts", keys(range(20_000))))
+    assert [found[number] for number in (0, 1, 3, 4, 19_999)] == [0, 1, 3, 4, 4]
+    assert driver.shard.sizes()["bytes"] > 1 << 18
+
+
+def test_sizes_say_what_the_runs_hold(make: Make) -> None:
+    driver = Driver(make())
+    driver.batch({"counts": rows(range(10)), "events": rows([1, 2], table=BUFFER)})
+    sizes = driver.shard.sizes()
+    assert sizes["runs"] == 1
+    assert sizes["tables"]["counts"]["rows"] == 10
+    assert sizes["tables"]["events"]["rows"] == 2
+    assert 0 < sizes["tables"]["counts"]["bytes"] < sizes["bytes"]
+
+
+@pytest.mark.parametrize("backend", ["columnar", "memory"])
+def test_a_reader_sees_one_batch_whole_beside_commits_and_merges(make: Make, backend: str) -> None:
+    driver = Driver(make(backend=backend))
+    driver.batch({"counts": rows(range(200), 0)})
+    over = threading.Event()
+    problems: list[object] = []
+
+    def read() -> None:
+        while not over.is_set():
+            seen = set(values(driver.shard.get("counts", keys(range(200)))).values())
+            everything = driver.shard.scan("counts", ALL)
+            if len(seen) != 1 or everything.num_rows != 200:
+                problems.append(seen)
+
+    def merge() -> None:
+        while not over.is_set():
+            driver.shard.merge()
+
+    threads = [threading.Thread(target=target) for target in (read, read, merge)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 40):
+        driver.batch({"counts": rows(range(200), number)})
+    over.set()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+@pytest.mark.redis
+def test_redis_serves_a_new_node_what_the_last_one_left(make: Make, tmp_path: Path, redis_url: str) -> None:
+    options = {"url": redis_url, "prefix": tmp_path.name}
+    driver = Driver(make(backend="redis", options=options))
+    driver.shard.get("counts", keys(range(50)))
+    driver.batch({"counts": rows(range(50), 1)})
+    storage = Counted(tmp_path / "log")
+    shard = make(storage, backend="redis", options=options)
+    shard.begin(driver.base, ALL)
+    assert set(values(shard.get("counts", keys(range(50)))).values()) == {1}
+    assert storage.opens == 0
+
+
+@pytest.mark.redis
+def test_redis_is_loaded_again_when_it_is_behind_or_empty(make: Make, tmp_path: Path, redis_url: str) -> None:
+    import redis
+
+    options = {"url": redis_url, "prefix": tmp_path.name}
+    driver = Driver(make(backend="redis", options=options))
+    driver.batch({"counts": rows(range(50), 1)})
+    driver.shard.get("counts", keys(range(50)))
+    # In the ledger, but the node died before it heard.
+    prepared = driver.shard.prepare(1, "1", {"counts": rows([3], 2)}, None)
+    shard = make(backend="redis", options=options)
+    shard.begin(replace(driver.base, batch_id=1, runs=prepared.runs), ALL)
+    assert values(shard.get("counts", keys([2, 3]))) == {2: 1, 3: 2}
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    assert values(shard.get("counts", keys([2, 3]))) == {2: 1, 3: 2}
+
+
+@pytest.mark.s3
+def test_a_shard_on_an_object_store_reads_just_the_ranges_it_needs(
+    make: Make, s3_place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Metered(Remote):
+        calls = 0
+        fetched = 0
+
+        def open(self, name: str) -> pa.Buffer:
+            raise AssertionError("a whole run was fetched")
+
+        def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+            self.calls += 1
+            self.fetched += sum(length for _, length in spans)
+            return super().read(name, spans)
+
+    monkeypatch.setattr(run, "SECTION_ROWS", 4_000)
+    driver = Driver(make(Remote(s3_place)))
+    driver.batch({"counts": rows(range(200_000), 1)})
+    driver.batch({"counts": rows([7], 2), "events": rows([7], table=BUFFER)})
+    total = sum(ref.bytes for ref in driver.base.runs)
+    storage = Metered(s3_place)
+    shard = make(storage)
+    shard.begin(driver.base, ALL)
+    assert storage.calls == 0
+    assert values(shard.get("counts", keys([7, 8]))) == {7: 2, 8: 1}
+    assert storage.fetched < total / 10
+    before = storage.calls
+    assert values(shard.get("counts", keys([7, 8]))) == {7: 2, 8: 1}
+    assert storage.calls == before
+
+
+@pytest.mark.s3
+def test_a_shard_on_an_object_store_merges_and_restarts(make: Make, s3_place: str) -> None:
+    driver = Driver(make(Remote(s3_place)))
+    for number in range(6):
+        driver.batch({"counts": rows(range(number, 300), number)})
+        driver.shard.merge()
+    driver.batch({})
+    shard = make(Remote(s3_place))
+    shard.begin(driver.base, LEFT)
+    group = min(LEFT)
+    assert len(driver.base.runs) < 6
+    assert shard.digest("counts", group) == driver.shard.digest("counts", group)
+
+
+@pytest.mark.s3
+def test_what_a_batch_wrote_to_an_object_store_is_not_fetched_back(make: Make, s3_place: str) -> None:
+    class Deaf(Remote):
+        def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+            raise AssertionError(f"{name} was fetched")
+
+    driver = Driver(make(Deaf(s3_place)))
+    driver.batch({"counts": rows(range(100), 1)})
+    assert driver.shard.scan("counts", ALL).num_rows == 100
