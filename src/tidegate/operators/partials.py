@@ -9,7 +9,7 @@ has state already.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -118,18 +118,12 @@ def stacked(kept: pa.Table, fresh: pa.Table, field: pa.Field) -> pa.Array:
     return pa.concat_arrays(pieces) if pieces else pa.array([], field.type)
 
 
-def arranged_order(
-    number: NDArray[np.int64], kept: int, fresh: pa.Table, then: Sequence[str] = ()
-) -> NDArray[np.int64]:
-    """The one order to merge in, however the rows came: by key, state before new rows, by partition.
+def rank(kept: int, fresh: pa.Table, name: str) -> NDArray[np.int64]:
+    """A column of new rows, below `kept` rows of state that come before all of them.
 
-    `number` is over `kept` rows of state and then the new ones.
+    State first, then by partition: that is the one order to merge in, however the rows came, because a sum of
+    doubles depends on it.
     """
-    ranks = [_rank(fresh[name], kept) for name in (*then, PART)]
-    return np.lexsort((*ranks, number))
-
-
-def _rank(column: pa.ChunkedArray, kept: int) -> NDArray[np.int64]:
-    rank = np.full(kept + len(column), np.iinfo(np.int64).min)
-    rank[kept:] = whole(column).to_numpy(zero_copy_only=False)
-    return rank
+    values = whole(fresh[name]).to_numpy(zero_copy_only=False).astype(np.int64)
+    least = int(values.min()) - 1 if len(values) else 0
+    return np.concatenate([np.full(kept, least), values])

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tidegate.operators.grouping import Grouping, numbered, typed
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import arranged_order
-from tidegate.operators.spans import Spans, whole
+from tidegate.operators.partials import PART, rank
+from tidegate.operators.spans import Spans, ascending, whole
 from tidegate.state import keys
 from tidegate.state.table import HASH, NEVER, PROBE, StateTable
 
@@ -40,7 +40,7 @@ class RunningAggregate(Operator):
         touched, number = numbered(typed(rows, self.table.probes))
         kept = state.get(self.table, touched)
         number = np.concatenate([whole(kept[PROBE]).to_numpy(), number])
-        order = arranged_order(number, kept.num_rows, rows)
+        order = ascending(number, rank(kept.num_rows, rows, PART))
         merged = partials.merge(kept, rows, order, Spans.of(number[order]))
         key = {name: whole(touched[name]) for name in self.grouping.keys.names}
         hashes = keys.hash_column(touched[HASH])

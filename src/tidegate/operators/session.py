@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tidegate.operators.event_time import EventTime
 from tidegate.operators.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import Columns, arranged_order
-from tidegate.operators.spans import Spans, numbers, valid, whole
+from tidegate.operators.partials import PART, Columns, rank
+from tidegate.operators.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.windows import micros
 from tidegate.pipeline.window import Session
 from tidegate.state import keys
@@ -102,8 +102,7 @@ class SessionAggregate(Operator):
         times = numbers(whole(rows[TIME]))
         start = np.concatenate([numbers(whole(kept[FROM])), times])
         end = np.concatenate([numbers(whole(kept[TO])), times + self.gap])
-        order = arranged_order(number, kept.num_rows, rows)
-        order = order[np.lexsort((start[order], number[order]))]
+        order = ascending(number, start, rank(kept.num_rows, rows, PART))
         number, start, end = number[order], start[order], end[order]
         first = np.ones(len(order), np.bool_)
         first[1:] = (number[1:] != number[:-1]) | (start[1:] > _reached(number, end)[:-1])

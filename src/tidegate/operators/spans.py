@@ -64,6 +64,26 @@ class Spans:
         return folded[f"value_{function}"].combine_chunks()
 
 
+def ascending(*by: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The order of rows by the first key, then by the next; no certain one where they agree in all.
+
+    As `np.lexsort`, but several times as fast, since the keys mostly fit into one number together.
+
+    >>> ascending(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
+    [1, 2, 0]
+    """
+    if not len(by[0]):
+        return np.empty(0, np.int64)
+    joined, width = np.zeros(len(by[0]), np.int64), 1
+    for key in reversed(by):
+        low, high = int(key.min()), int(key.max())
+        if width * (high - low + 1) >= 2**63:
+            return np.lexsort(by[::-1])
+        joined += (key - low) * width
+        width *= high - low + 1
+    return np.argsort(joined)
+
+
 def whole(column: Any) -> pa.Array:
     """A column in one piece."""
     if not isinstance(column, pa.ChunkedArray):

@@ -21,8 +21,8 @@ from tidegate.operators.grouping import (
     typed,
 )
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import Columns, arranged_order
-from tidegate.operators.spans import Spans, numbers, valid, whole
+from tidegate.operators.partials import PART, Columns, rank
+from tidegate.operators.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.windows import lengths, pane
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
@@ -112,7 +112,8 @@ class WindowAggregate(Operator):
         return self._finished(windows, self._merged(ended, rows, number))
 
     def _merged(self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]) -> Columns:
-        order = arranged_order(number, kept.num_rows, rows, [PANE])
+        parts, panes = (rank(kept.num_rows, rows, name) for name in (PART, PANE))
+        order = ascending(number, parts, panes)
         return self.grouping.partials.merge(kept, rows, order, Spans.of(number[order]))
 
     def _nothing(self) -> pa.Table:
