@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,3 +106,10 @@ def one_node(folder: Path, *, timeout: float = 20.0, **how: Any) -> Iterator[tup
 def connected(nodes: LocalNodes, index: int = 0, *, timeout: float = 20.0, **other: Any) -> NodeClient:
     given = {"token": nodes.token, "pipeline": PIPELINE, "timeout": timeout, **other}
     return NodeClient(nodes.nodes[index].address, **given)
+
+
+def await_that(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it did not come about"
+        time.sleep(0.02)

@@ -6,22 +6,33 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.state.node_kit import ALL, PIPELINE, TABLE, Driver, connected, one_node, probes, written
+from tests.state.node_kit import (
+    ALL,
+    PIPELINE,
+    TABLE,
+    Driver,
+    await_that,
+    connected,
+    one_node,
+    probes,
+    written,
+)
 from tidegate.errors import NodeError, StateError
 from tidegate.state.client import client_for
 from tidegate.state.local import LocalNodes
 from tidegate.testing import faults
 
 
-@pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[LocalNodes]:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
+    """Nodes that tests leave as they are, or replace."""
+    tmp_path = tmp_path_factory.mktemp("nodes")
     with LocalNodes(
         2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes", timeout=2.0
     ) as running:
@@ -34,13 +45,6 @@ def gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def await_that(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.02)
 
 
 def test_live_nodes_are_not_dead(nodes: LocalNodes) -> None:
@@ -156,6 +160,7 @@ def test_connections_are_kept_until_they_break(nodes: LocalNodes) -> None:
     with pytest.raises(NodeError):
         first.status()
     assert client_for(address, timeout=2.0, **known) is not first
+    nodes.replace(0)
 
 
 def test_an_error_of_the_node_does_not_cost_the_connection(nodes: LocalNodes) -> None:

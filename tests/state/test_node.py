@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.state.node_kit import (
     PIPELINE,
     TABLE,
     Driver,
+    await_that,
     connected,
     group,
     hashes,
@@ -278,6 +281,35 @@ def test_a_request_that_hangs_does_not_hold_up_other_tasks(tmp_path: Path) -> No
         assert node.get(ticket, TABLE.name, probes([2])).num_rows == 0
         assert node.status().busy > 0
         assert not hanging.done()
+
+
+def test_an_error_at_any_point_is_told_and_the_next_try_succeeds(tmp_path: Path) -> None:
+    points = [point for point in faults.POINTS if point.startswith("node.")]
+    plan = [faults.Fault(point, "error", batch_id=batch_id) for batch_id, point in enumerate(points)]
+    with faults.planned(tmp_path / "faults", plan), one_node(tmp_path) as (_, node):
+        driver = Driver(node)
+
+        def attempt(step: int, number: int) -> None:
+            ticket = driver.begin(number)
+            got = values(node.get(ticket, TABLE.name, probes([1])))
+            node.stage(ticket, TABLE.name, 0, written({1: got.get(1, 0) + 1, 100 + step: step}))
+            answer = node.prepare(ticket)
+            with contextlib.suppress(
+                StateError
+            ):  # It is in the ledger by then: the next `begin` makes up for it.
+                node.commit(ticket, None)
+            driver.base = replace(driver.base, batch_id=ticket.batch_id, runs=answer.runs)
+
+        for step in range(len(points) + 1):
+            try:
+                attempt(step, 0)
+            except StateError as error:
+                assert "injected" in str(error)
+                attempt(step, 1)
+        await_that(lambda: faults.struck(tmp_path / "faults") == {fault.name for fault in plan})
+        driver.begin()
+        steps = range(len(points) + 1)
+        assert driver.state() == {1: len(steps)} | {100 + step: step for step in steps}
 
 
 def test_state_survives_the_process(tmp_path: Path) -> None:
