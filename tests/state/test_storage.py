@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -70,11 +71,21 @@ def test_a_local_blob_that_is_open_outlives_its_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_drafts_of_a_killed_process_are_removed_in_time(tmp_path: Path) -> None:
+    old, young = tmp_path / ".draft-old", tmp_path / ".draft-young"
+    old.touch()
+    young.touch()
+    os.utime(old, (0, 0))
+    assert Local(tmp_path).names() == []
+    assert [path.name for path in tmp_path.iterdir()] == [young.name]
+
+
 def test_a_place_may_be_a_folder_or_a_url(tmp_path: Path) -> None:
-    for place in (str(tmp_path), f"file://{tmp_path}"):
+    folder = tmp_path / "with space"
+    for place in (str(folder), f"file://{tmp_path}/with%20space"):
         found = open_storage(place)
         assert isinstance(found, Local)
-        assert found.folder == tmp_path
+        assert found.folder == folder
     assert isinstance(open_storage("memory:///"), Remote)
     with pytest.raises(StateError, match="nosuch://x cannot be used"):
         open_storage("nosuch://x")

@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -37,6 +38,8 @@ _HEADER = _MAGIC.ljust(_ALIGNED, b"\0")
 _TRAILER = struct.Struct("<QI8s")
 # What a reader fetches first: most indexes are in it whole.
 _TAIL = 64 << 10
+
+_TOGETHER = 16
 
 Read = Callable[[Sequence[tuple[int, int]]], list[pa.Buffer]]
 """Parts of a file, each given as (offset, length)."""
@@ -146,6 +149,8 @@ class Run:
         self._keep = keep
         self._trusted = trusted
         self._batches: dict[int, pa.RecordBatch] = {}
+        # The very bytes that were checked, as long as a cache holds them.
+        self._checked: dict[int, weakref.ref[Any]] = {}
         form = self._read_index()
         self.groups = parse_groups(form["groups"])
         self.count = int(form["count"])
@@ -154,18 +159,22 @@ class Run:
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
         self.parts = {table: self._part(table) for table in names}
 
-    def batches(self, table: StateTable, which: Sequence[int]) -> list[pa.RecordBatch]:
-        """Sections of a table (numbered within its part), with the columns of `table.written`."""
+    def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """Sections of a table (numbered within its part), with the columns of `table.written`.
+
+        Some are fetched together, so that neither the round trips nor the memory add up.
+        """
         part = self.parts[table.name]
-        numbers = [part.numbers[index] for index in which]
-        missing = [number for number in numbers if number not in self._batches]
-        fresh = dict(zip(missing, self._fetched(missing), strict=True)) if missing else {}
-        if self._keep:
-            self._batches.update(fresh)
-        found = [fresh[number] if number in fresh else self._batches[number] for number in numbers]
-        if part.schema.equals(table.written):
-            return found
-        return [self._evolved(batch, table) for batch in found]
+        current = part.schema.equals(table.written)
+        for start in range(0, len(which), _TOGETHER):
+            numbers = [part.numbers[index] for index in which[start : start + _TOGETHER]]
+            missing = [number for number in numbers if number not in self._batches]
+            fresh = dict(zip(missing, self._fetched(missing), strict=True)) if missing else {}
+            if self._keep:
+                self._batches.update(fresh)
+            for number in numbers:
+                batch = fresh[number] if number in fresh else self._batches[number]
+                yield batch if current else self._evolved(batch, table)
 
     def verify(self) -> None:
         """Read everything and check it: each checksum, the order of the rows, the figures in the index."""
@@ -185,11 +194,14 @@ class Run:
 
     def _fetched(self, numbers: Sequence[int]) -> list[pa.RecordBatch]:
         spans = [(self.sections[number].offset, self.sections[number].length) for number in numbers]
-        bodies = self._read(spans)
-        check = not self._trusted
-        return [
-            self._decoded(number, body, check=check) for number, body in zip(numbers, bodies, strict=True)
-        ]
+        found = []
+        for number, body in zip(numbers, self._read(spans), strict=True):
+            checked = self._checked.get(number)
+            known = self._trusted or (checked is not None and checked() is body)
+            found.append(self._decoded(number, body, check=not known))
+            if not self._keep:
+                self._checked[number] = weakref.ref(body)
+        return found
 
     def _decoded(self, number: int, body: pa.Buffer, *, check: bool) -> pa.RecordBatch:
         section = self.sections[number]

@@ -92,9 +92,10 @@ class Shard:
     def begin(self, base: Manifest, groups: Groups) -> None:
         """Stand at the state that `base` describes, of these groups. Nothing is read; when the shard is
         there already, nothing happens. What was prepared and is not part of `base` is dropped."""
-        base = base.restricted(groups)
-        if self._pending is not None and self._after(self._pending, self._pending.watermark) == base:
+        pending = self._pending
+        if pending is not None and self._after(pending) == base.restricted(self._now.groups):
             self.commit(base.batch_id, base.closed)
+        base = base.restricted(groups)
         with self._lock:
             self._pending = None
             if self._now.manifest == base and self._now.groups == groups:
@@ -155,7 +156,8 @@ class Shard:
             raise StaleError(f"batch {batch_id} was not prepared here; begin it again")
         with self._lock:
             before = self._now
-            after = self._snapshot(self._after(pending, watermark), before.groups)
+            manifest = replace(self._after(pending), closed=watermark)
+            after = self._snapshot(manifest, before.groups)
             self._backend.commit(before, after, pending.writes)
             self._now, self._pending = after, None
         self._tidy()
@@ -221,8 +223,10 @@ class Shard:
         )
         return _Merge(inputs, output if output.rows else None, now.closed)
 
-    def _after(self, pending: _Pending, watermark: int | None) -> Manifest:
-        return replace(self._now.manifest, batch_id=pending.batch_id, closed=watermark, runs=pending.runs)
+    def _after(self, pending: _Pending) -> Manifest:
+        return replace(
+            self._now.manifest, batch_id=pending.batch_id, closed=pending.watermark, runs=pending.runs
+        )
 
     def _snapshot(self, manifest: Manifest, groups: Groups) -> Snapshot:
         """A manifest with the merges done that fit it; the other ones are forgotten."""

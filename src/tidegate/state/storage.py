@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
@@ -17,6 +19,7 @@ from tidegate.errors import MissingExtraError, StateError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _DRAFT = ".draft-"
+_DRAFT_SECONDS = 3600.0
 
 
 class Storage(ABC):
@@ -58,6 +61,7 @@ class Local(Storage):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self._remove_old_drafts()
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         target = self.folder / _checked(name)
@@ -104,6 +108,13 @@ class Local(Storage):
 
     def delete(self, name: str) -> None:
         (self.folder / _checked(name)).unlink(missing_ok=True)
+
+    def _remove_old_drafts(self) -> None:
+        """What a process that was killed left half written. A younger one may still be at work."""
+        for draft in self.folder.glob(f"{_DRAFT}*"):
+            with suppress(FileNotFoundError):
+                if time.time() - draft.stat().st_mtime > _DRAFT_SECONDS:
+                    draft.unlink()
 
 
 class Memory(Storage):
@@ -206,7 +217,7 @@ def open_storage(place: str) -> Storage:
     """The storage at a place: a folder, `file:///folder`, or the URL of an object store."""
     parts = urlsplit(place)
     if parts.scheme == "file":
-        return Local(Path(parts.path))
+        return Local(Path(unquote(parts.path)))
     if "://" in place:
         return Remote(place)
     return Local(Path(place))
