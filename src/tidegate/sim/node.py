@@ -1,0 +1,186 @@
+"""A simulated state node: the real `Standing`, and a shard small enough to see whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import ClassVar
+
+from tidegate.engine.protocol import Part
+from tidegate.sim.durable import Durable, Run
+from tidegate.sim.network import Call
+from tidegate.sim.workload import State, group_of
+from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.standing import Standing, Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A node's answer to `prepare`."""
+
+    staged: frozenset[Part]
+    runs: tuple[RunRef, ...]
+    """What its key groups consist of when the batch commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Runs that one run stands in for, as soon as a batch commits with it."""
+
+    inputs: tuple[RunRef, ...]
+    output: RunRef
+    generation: int
+
+
+class Node:
+    """What listens at one address. A process that is started there again knows nothing."""
+
+    standing_type: ClassVar[type[Standing]] = Standing
+
+    def __init__(self, name: int, durable: Durable, place: int) -> None:
+        self.name = name
+        self.durable = durable
+        self.place = place
+        self.process = 0
+        self.alive = True
+        self.hung = False
+        self.restart()
+
+    def __str__(self) -> str:
+        return f"node {self.name}.{self.place}"
+
+    def restart(self) -> None:
+        """Lose all memory."""
+        self.process += 1
+        self.alive, self.hung = True, False
+        self.standing = self.standing_type()
+        self.groups: frozenset[int] = frozenset()
+        self.runs: tuple[RunRef, ...] = ()
+        self.staged: dict[Part, tuple[Ticket, State]] = {}
+        self.receipt: Receipt | None = None
+        self.merges: list[Merge] = []
+        self._written = 0
+
+    def handle(self, call: Call) -> object:
+        """Carry out a request; raises what the caller gets for an answer."""
+        actions: dict[str, Callable[..., object]] = {
+            "begin": self.begin,
+            "get": self.get,
+            "stage": self.stage,
+            "prepare": self.prepare,
+            "commit": self.commit,
+            "abort": self.abort,
+        }
+        return actions[call.action](call.ticket, *call.body)
+
+    def begin(self, ticket: Ticket, groups: frozenset[int], manifest: Manifest) -> None:
+        standing = self.standing.begin(ticket)
+        if standing is self.standing:
+            return
+        self.standing = standing
+        self.receipt = None
+        self.drop_staged()
+        self.groups = groups
+        self.conform(manifest)
+
+    def drop_staged(self) -> None:
+        self.staged.clear()
+
+    def conform(self, manifest: Manifest) -> None:
+        """The state is what the ledger says, whatever this node took it to be.
+
+        Merges of its own stay where the manifest has just their inputs. Not those of an older generation:
+        a driver may collect runs of generations before its own that no entry names.
+        """
+        self.runs = manifest.restricted(self.groups).runs
+        waiting, self.merges = self.merges, []
+        for merge in waiting:
+            if merge.generation == self.standing.ticket.generation and set(merge.inputs) <= set(self.runs):
+                self._replace(merge)
+
+    def get(self, ticket: Ticket, table: str, groups: frozenset[int]) -> dict[int, int]:
+        self.standing.read(ticket)
+        count = self.durable.workload.groups
+        return {
+            key: value
+            for (name, key), value in self.durable.read(self.runs).items()
+            if name == table and group_of(name, key, count) in groups
+        }
+
+    def stage(self, ticket: Ticket, part: Part, rows: State) -> None:
+        self.standing.stage(ticket)
+        self.staged[part] = (ticket, rows)
+
+    def prepare(self, ticket: Ticket) -> Receipt:
+        standing = self.standing.prepare(ticket)
+        if self.receipt is None:
+            self.receipt = self._write(ticket)
+        self.standing = standing
+        return self.receipt
+
+    def commit(self, ticket: Ticket) -> None:
+        standing = self.standing.commit(ticket)
+        if standing != self.standing and self.receipt is not None:
+            self.runs = self.receipt.runs
+            self.merges.clear()
+        self.standing = standing
+
+    def abort(self, ticket: Ticket) -> None:
+        standing = self.standing.abort(ticket)
+        if standing != self.standing:
+            self.staged.clear()
+            self.receipt = None
+        self.standing = standing
+
+    def merge(self, rng: Random) -> bool:
+        """Write one run for several neighbours; False when there is nothing to merge, or a batch is prepared.
+
+        Runs of one sequence number stay together: beside a merged run with older rows, and with the number
+        of its youngest input, one that was left out would have no order.
+        """
+        if self.standing.phase == "prepared" or len(self.runs) < 2:
+            return False
+        inputs = self.mergeable(rng)
+        if len(inputs) < 2:
+            return False
+        ticket = self.standing.ticket
+        output = RunRef(
+            f"merged-{ticket.generation}-{self._place()}",
+            inputs[-1].sequence,
+            frozenset().union(*(run.groups for run in inputs)),
+            0,
+            0,
+        )
+        self.durable.create_run(output.name, Run(self.durable.read(inputs), ticket.generation, {}))
+        self._replace(Merge(inputs, output, ticket.generation))
+        return True
+
+    def mergeable(self, rng: Random) -> tuple[RunRef, ...]:
+        numbers = sorted({run.sequence for run in self.runs})
+        low = rng.randrange(len(numbers))
+        chosen = numbers[low : low + rng.randint(1, 3)]
+        return tuple(run for run in self.runs if run.sequence in chosen)
+
+    def _replace(self, merge: Merge) -> None:
+        self.merges.append(merge)
+        kept = [run for run in self.runs if run not in merge.inputs]
+        self.runs = tuple(sorted([*kept, merge.output], key=lambda run: (run.sequence, run.name)))
+
+    def run_name(self, ticket: Ticket) -> str:
+        """Of a run that nobody else ever writes: no other process, nor this one for the same attempt."""
+        return f"{ticket.batch_id}-{ticket.generation}-{ticket.attempt}-{self._place()}"
+
+    def _place(self) -> str:
+        self._written += 1
+        return f"{self.name}.{self.place}.{self.process}.{self._written}"
+
+    def _write(self, ticket: Ticket) -> Receipt:
+        rows: State = {}
+        for _, (_, part) in sorted(self.staged.items()):
+            rows.update(part)
+        run = RunRef(self.run_name(ticket), ticket.batch_id, self.groups, len(rows), 0)
+        origins = {part: origin for part, (origin, _) in self.staged.items()}
+        self.durable.create_run(run.name, Run(rows, ticket.generation, origins))
+        self.staged.clear()
+        return Receipt(frozenset(origins), (*self.runs, run))
