@@ -35,6 +35,8 @@ class Sample:
     rows_per_second: float
     batch_seconds: float
     cpu_seconds_per_million: float
+    more: dict[str, float] = field(default_factory=dict)
+    """What else was measured, by name."""
 
 
 def in_turns(
@@ -55,6 +57,11 @@ def in_turns(
         f"{side} {measure}": statistics.median(getattr(sample, measure) for sample in samples)
         for side, samples in sides.items()
         for measure in ("batch_seconds", "cpu_seconds_per_million")
+    }
+    details |= {
+        f"{side} {name}": statistics.median(sample.more[name] for sample in samples)
+        for side, samples in sides.items()
+        for name in samples[0].more
     }
     return Row(
         name=name,

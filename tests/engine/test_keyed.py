@@ -33,11 +33,13 @@ def sensors(rows: int, *, sensors: int = 50, seed: int = 1) -> tg.sources.Sensor
 def rows_of(source: tg.sources.Sensors, count: int) -> list[dict[str, Any]]:
     first = source.first_micros
     assert first is not None
-    return source.batch(0, count, start=first).to_pylist()
+    rows: list[dict[str, Any]] = source.batch(0, count, start=first).to_pylist()
+    return rows
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return tg.read(path).to_pylist()
+    rows: list[dict[str, Any]] = tg.read(path).to_pylist()
+    return rows
 
 
 def latest(rows: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:

@@ -53,6 +53,7 @@ class Outcome:
     late: int = 0
     state_rows: int = 0
     state_bytes: int = 0
+    state_wire: int = 0
 
     @property
     def rows_in(self) -> Mapping[str, int]:
@@ -207,6 +208,7 @@ class _Batch:
             late=kept.late if kept else 0,
             state_rows=kept.rows if kept else 0,
             state_bytes=kept.bytes if kept else 0,
+            state_wire=kept.wire if kept else 0,
         )
 
     def _do(self, instruction: Instruction) -> Event:

@@ -50,6 +50,8 @@ class BatchProgress:
     """Rows of state that the batch wrote."""
     state_bytes: int = 0
     """What the durable log grew by."""
+    state_wire: int = 0
+    """Bytes of keys and rows that went between tasks and state nodes."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values; moments in ISO 8601."""

@@ -284,6 +284,7 @@ class Runner:
             late=outcome.late,
             state_rows=outcome.state_rows,
             state_bytes=outcome.state_bytes,
+            state_wire=outcome.state_wire,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
         for listener in list(self._listeners):

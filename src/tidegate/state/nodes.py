@@ -31,6 +31,8 @@ class Kept:
 
     manifest: Manifest
     late: int
+    wire: int
+    """Bytes of keys and rows between tasks and nodes."""
     rows: int
     """Rows of state that were written."""
     bytes: int
@@ -121,7 +123,8 @@ class Nodes:
         runs = together(answer.runs for answer in answers)
         return Kept(
             manifest=Manifest(batch_id, self.route.groups, watermark, self._tables, runs),
-            late=int(sum(answer.stats.get("late", 0) for answer in answers)),
+            late=sum(answer.stats.get("late", 0) for answer in answers),
+            wire=sum(answer.stats.get("wire", 0) for answer in answers),
             rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
             bytes=sum(answer.bytes for answer in answers),
         )

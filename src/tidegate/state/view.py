@@ -48,6 +48,7 @@ class TaskState:
         owners = {assignment.route.owners[group] for group in self._groups}
         self._nodes: dict[int, NodeClient] = {owner: self._client(owner) for owner in sorted(owners)}
         self._puts: dict[str, pa.Table] = {}
+        self._wire = 0
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
         known, missing = self._from_cache(table, keys)
@@ -64,14 +65,14 @@ class TaskState:
             node.due(self._assignment.ticket, table.name, self._groups_on(owner), upto)
             for owner, node in self._nodes.items()
         ]
-        return _by_hash(pa.concat_tables(parts))
+        return _by_hash(self._weighed(pa.concat_tables(parts)))
 
     def scan(self, table: StateTable) -> pa.Table:
         parts = [
             node.scan(self._assignment.ticket, table.name, self._groups_on(owner))
             for owner, node in self._nodes.items()
         ]
-        return _by_hash(pa.concat_tables(parts))
+        return _by_hash(self._weighed(pa.concat_tables(parts)))
 
     def put(self, table: StateTable, rows: pa.Table) -> None:
         if table.name in self._puts:
@@ -80,7 +81,8 @@ class TaskState:
 
     def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
         """Send what was put of each table to the nodes that own it, or that there is nothing."""
-        stats = {"late": late}
+        self._wire += sum(rows.nbytes for rows in self._puts.values())
+        stats = {"late": late, "wire": self._wire}
         for table in tables:
             rows = self._puts.get(table.name)
             if rows is None:
@@ -114,17 +116,24 @@ class TaskState:
     def _fetch(self, table: StateTable, keys: pa.Table) -> pa.Table:
         owners = self._owners(hash_column(keys[HASH]))
         ticket = self._assignment.ticket
+        self._weighed(keys)
         if owners is None:
             (node,) = self._nodes.values()
-            return node.get(ticket, table.name, keys)
+            return self._weighed(node.get(ticket, table.name, keys))
         parts = []
         for owner, node in self._nodes.items():
             mine = np.flatnonzero(owners == owner)
             if len(mine):
-                parts.append(_renumbered(node.get(ticket, table.name, keys.take(pa.array(mine))), mine))
+                answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
+                parts.append(_renumbered(answer, mine))
         if not parts:
             return table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
         return _by_probe(pa.concat_tables(parts))
+
+    def _weighed(self, rows: pa.Table) -> pa.Table:
+        """The same rows, their bytes counted as sent or received."""
+        self._wire += rows.nbytes
+        return rows
 
     def _place(self, table: StateTable) -> _Place:
         return (self._assignment.token, table.name, self._partition)
