@@ -1,11 +1,15 @@
-"""Servers that state may be kept in."""
+"""Shards, and servers that state may be kept in."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.state.shard_kit import Make
+from tidegate.state.shard import Shard
+from tidegate.state.storage import Local, Storage
 from tidegate.testing.servers import S3
 
 
@@ -33,3 +37,19 @@ def s3_place(s3_server: S3, request: pytest.FixtureRequest, monkeypatch: pytest.
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     return f"s3://{s3_server.bucket}/{request.node.name}"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Shards on one folder, closed at the end."""
+    made: list[Shard] = []
+
+    def shard(storage: Storage | None = None, **settings: object) -> Shard:
+        name = f"n{len(made)}"
+        place = storage or Local(tmp_path / "log")
+        made.append(Shard(place, name=name, scratch=tmp_path / name, **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield shard
+    for one in made:
+        one.close()

@@ -1,101 +1,34 @@
-"""Shards: what is written when, what is read when, and what merging leaves."""
+"""Shards: what is written when, and what is read when."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from math import log2
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.state.shard_kit import (
+    ALL,
+    BUFFER,
+    EMPTY,
+    LEFT,
+    RIGHT,
+    TABLE,
+    Counted,
+    Driver,
+    Make,
+    hashes,
+    keys,
+    rows,
+    values,
+)
 from tidegate.errors import StaleError, StateError
 from tidegate.state import run
-from tidegate.state.keys import Groups
-from tidegate.state.log import Log, Snapshot
-from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.merge import MOST_RUNS, chosen, merged_rows
-from tidegate.state.shard import Shard
-from tidegate.state.storage import Local, Memory, Remote, Storage
-from tidegate.state.table import NEVER, StateTable
-
-COUNT = 16
-ALL = frozenset(range(COUNT))
-LEFT, RIGHT = frozenset(range(8)), frozenset(range(8, 16))
-TABLE = StateTable("counts", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
-BUFFER = StateTable("events", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.int64())]))
-EMPTY = Manifest(-1, COUNT, None, (TABLE, BUFFER))
-
-Make = Callable[..., Shard]
-
-
-class Counted(Local):
-    """A folder that counts how often a blob is opened."""
-
-    opens = 0
-
-    def open(self, name: str) -> pa.Buffer:
-        self.opens += 1
-        return super().open(name)
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Shards on one folder, closed at the end."""
-    made: list[Shard] = []
-
-    def shard(storage: Storage | None = None, **settings: object) -> Shard:
-        name = f"n{len(made)}"
-        place = storage or Local(tmp_path / "log")
-        made.append(Shard(place, name=name, scratch=tmp_path / name, **settings))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield shard
-    for one in made:
-        one.close()
-
-
-def hashes(ids: Sequence[int]) -> pa.Array:
-    return pa.array(np.asarray(ids, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-
-
-def rows(
-    ids: Sequence[int], n: int = 0, *, due: int = NEVER, gone: bool = False, table: StateTable = TABLE
-) -> pa.Table:
-    size = len(ids)
-    columns = [hashes(ids), np.full(size, due), np.full(size, gone), np.asarray(ids), np.full(size, n)]
-    if table.kind == "buffer":
-        del columns[2]
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, table.written.types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=table.written)
-
-
-def keys(ids: Sequence[int]) -> pa.Table:
-    return rows(ids).select(TABLE.probes.names)
-
-
-def values(found: pa.Table) -> dict[int, int]:
-    return dict(zip(found["id"].to_pylist(), found[found.column_names[3]].to_pylist(), strict=True))
-
-
-class Driver:
-    """Takes one shard from batch to batch."""
-
-    def __init__(self, shard: Shard, base: Manifest = EMPTY, groups: Groups = ALL) -> None:
-        self.shard = shard
-        self.base = base
-        self.groups = groups
-        shard.begin(base, groups)
-
-    def batch(self, writes: Mapping[str, pa.Table], watermark: int | None = None) -> Manifest:
-        number = self.base.batch_id + 1
-        prepared = self.shard.prepare(number, "1", writes, watermark)
-        self.shard.commit(number, watermark)
-        self.base = replace(self.base, batch_id=number, closed=watermark, runs=prepared.runs)
-        return self.base
+from tidegate.state.manifest import Manifest
+from tidegate.state.storage import Local, Remote
 
 
 def test_a_batch_is_one_file_and_an_empty_one_is_none(make: Make, tmp_path: Path) -> None:
@@ -218,114 +151,6 @@ def test_without_durability_nothing_is_written(make: Make, tmp_path: Path) -> No
         driver.shard.begin(driver.base, ALL)
     assert Local(tmp_path / "log").names() == []
     assert values(driver.shard.get("counts", keys([0, 19, 23]))) == {0: 0, 19: 19, 23: 19}
-
-
-def test_merging_leaves_files_alone_and_ignores_what_others_own(make: Make, tmp_path: Path) -> None:
-    driver = Driver(make())
-    for number in range(8):
-        driver.batch({"counts": rows(range(number, 60), number)})
-    names = set(Local(tmp_path / "log").names())
-    left, right = Driver(make(), driver.base, LEFT), Driver(make(), driver.base, RIGHT)
-    assert left.shard.merge()
-    runs = left.batch({}).runs
-    assert len(runs) == 1
-    assert runs[0].groups == LEFT
-    assert runs[0].sequence == 7
-    assert runs[0].rows == left.shard.scan("counts", LEFT).num_rows
-    assert right.batch({}).runs == driver.base.restricted(RIGHT).runs
-    assert names < set(Local(tmp_path / "log").names())
-
-
-def test_a_merge_that_no_manifest_has_yet_is_done_again_after_an_abandoned_batch(make: Make) -> None:
-    driver = Driver(make())
-    for number in range(4):
-        driver.batch({"counts": rows([number], number)})
-    assert driver.shard.merge()
-    driver.shard.prepare(4, "1", {"counts": rows([9], 9)}, None)
-    driver.shard.begin(driver.base, ALL)
-    assert values(driver.shard.scan("counts", ALL)) == {0: 0, 1: 1, 2: 2, 3: 3}
-    assert len(driver.batch({"counts": rows([8], 8)}).runs) == 2
-
-
-def test_a_row_that_is_over_does_not_bring_back_an_older_one(make: Make) -> None:
-    driver = Driver(make())
-    driver.batch({"counts": rows(range(2000), 1)})
-    for number in range(4):
-        driver.batch({"counts": rows([1], 2 + number, due=5)}, 1)
-    driver.batch({"counts": rows([2], gone=True)}, 10)
-    assert driver.shard.merge()
-    assert len(driver.batch({}, 10).runs) == 2  # the large one is still there
-    assert values(driver.shard.get("counts", keys([1, 2, 3]))) == {3: 1}
-
-
-def test_merging_everything_drops_what_does_not_count(make: Make) -> None:
-    driver = Driver(make())
-    driver.batch({"counts": rows(range(10), due=50), "events": rows(range(10), due=5, table=BUFFER)}, 0)
-    driver.batch({"counts": rows(range(5), gone=True)}, 0)
-    driver.batch({"counts": rows([7], due=6)}, 0)
-    driver.batch({"events": rows([1], due=20, table=BUFFER)}, 8)
-    assert driver.shard.merge()
-    (merged,) = driver.batch({}, 8).runs
-    assert merged.rows == 5  # counts 5, 6, 8, 9 and one event
-
-
-def test_runs_whose_rows_are_all_over_are_let_go(make: Make) -> None:
-    driver = Driver(make())
-    for number in range(3):
-        driver.batch({"events": rows([number], due=number, table=BUFFER)}, number - 1)
-    assert driver.shard.merge()
-    assert [ref.sequence for ref in driver.batch({}, 2).runs] == [2]
-    assert driver.shard.merge()
-    assert driver.batch({}, 2).runs == ()
-
-
-def test_disk_stays_within_three_snapshots_when_a_tenth_is_rewritten_again_and_again(make: Make) -> None:
-    driver = Driver(make(durable=False))
-    snapshot = driver.batch({"counts": rows(range(10_000))}).runs[0].bytes
-    retained: list[Manifest] = []
-    largest = 0
-    for number in range(300):
-        retained = [*retained[-3:], driver.batch({"counts": rows(range(1000), number)})]
-        driver.shard.merge()
-        files = {ref.name: ref.bytes for manifest in retained for ref in manifest.runs}
-        largest = max(largest, sum(files.values()))
-    assert largest <= 3 * snapshot
-    assert values(driver.shard.get("counts", keys([0, 999, 1000]))) == {0: 299, 999: 299, 1000: 0}
-
-
-@pytest.mark.parametrize("batches", [100, 2_000, 20_000])
-def test_few_runs_at_a_logarithmic_price(batches: int) -> None:
-    runs: list[RunRef] = []
-    written = 0
-    for number in range(batches):
-        runs.append(RunRef("", number, ALL, 0, 100))
-        taken = chosen(runs)
-        if taken:
-            size = sum(ref.bytes for ref in runs[-taken:])
-            written += size
-            runs[-taken:] = [RunRef("", number, ALL, 0, size)]
-        assert len(runs) <= MOST_RUNS
-    assert written <= 100 * batches * log2(batches)
-
-
-def test_a_merge_holds_a_bounded_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "SECTION_ROWS", 500)
-    log = Log(Memory(), memory=1 << 20, durable=True)
-    refs = []
-    for number in range(4):
-        part = rows(range(20_000), number).sort_by("_hash")
-        refs.append(log.write(f"{number}.run", [(TABLE, part)], sequence=number, groups=ALL, count=COUNT))
-    snapshot = Snapshot(log, replace(EMPTY, runs=tuple(refs)), ALL, tuple(refs))
-    parts = [part for _, part in merged_rows(snapshot, refs, bottom=True, budget=200_000)]
-    assert len(parts) > 5
-    assert max(part.nbytes for part in parts) < 200_000
-    merged = pa.concat_tables(parts)
-    assert merged["n"].unique().to_pylist() == [3]
-    assert (
-        merged["_hash"]
-        .combine_chunks()
-        .equals(rows(range(20_000)).sort_by("_hash")["_hash"].combine_chunks())
-    )
 
 
 @pytest.mark.parametrize("backend", ["columnar", "rocksdb"])
