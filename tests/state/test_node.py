@@ -20,6 +20,7 @@ import pytest
 from tests.state.node_kit import (
     ALL,
     BUFFER,
+    EMPTY,
     PIPELINE,
     TABLE,
     Driver,
@@ -35,8 +36,12 @@ from tests.state.node_kit import (
 )
 from tidegate.errors import FencedError, NodeError, StaleError, StateError
 from tidegate.state.client import NodeClient
+from tidegate.state.holder import Holder
 from tidegate.state.local import LocalNodes
+from tidegate.state.shard import Shard
 from tidegate.state.standing import Ticket
+from tidegate.state.storage import open_storage
+from tidegate.state.wire import Begin
 from tidegate.testing import faults
 
 
@@ -250,6 +255,47 @@ def test_a_task_that_is_late_never_reads_the_state_of_a_later_batch(driver: Driv
             over.set()
     assert sum(reader.result() for reader in readers) > 0
     assert not wrong
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Holder]:
+    """A node without its wire, so that a test decides what happens between two steps of a request."""
+    shard = Shard(open_storage(str(tmp_path / "log")), name="a", scratch=tmp_path)
+    holder = Holder(shard, name="a", staged=1 << 20)
+    yield holder
+    holder.close()
+
+
+def test_a_task_overtaken_while_it_sends_its_keys_reads_nothing(held: Holder) -> None:
+    first, second = Ticket(1, 0), Ticket(1, 1)
+    held.begin(Begin(first, EMPTY, ALL, None))
+    held.readable(first, TABLE.name)
+    held.stage(first, TABLE.name, 0, written({1: 1}), {})
+    runs = held.prepare(first).runs
+    overtaking: list[Callable[[], object]] = [
+        lambda: held.commit(first, None),
+        lambda: held.begin(Begin(second, replace(EMPTY, batch_id=0, runs=runs), ALL, None)),
+    ]
+    reads: list[Callable[[], object]] = [
+        lambda: held.get(first, TABLE.name, probes([1])),
+        lambda: held.due(first, TABLE.name, ALL, 5),
+        lambda: held.scan(first, TABLE.name, ALL),
+    ]
+    for overtake in overtaking:
+        overtake()
+        for read in reads:
+            with pytest.raises(StaleError):
+                read()
+    assert values(held.get(second, TABLE.name, probes([1]))) == {1: 1}
+
+
+def test_a_task_overtaken_while_it_sends_its_rows_stages_nothing(held: Holder) -> None:
+    held.begin(Begin(Ticket(1, 0), EMPTY, ALL, None))
+    held.writable(Ticket(1, 0), TABLE.name)
+    held.begin(Begin(Ticket(1, 0, 1), EMPTY, ALL, None))
+    with pytest.raises(StaleError):
+        held.stage(Ticket(1, 0), TABLE.name, 0, written({1: 1}), {})
+    assert held.status().staged == 0
 
 
 def test_tasks_stage_in_parallel(driver: Driver) -> None:
