@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,9 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from typer.testing import CliRunner
 
+from tidegate.cli.sim import app
 from tidegate.engine.protocol import (
     Append,
     BatchProtocol,
@@ -283,3 +286,30 @@ BROKEN: dict[str, Cast] = {
 def test_a_broken_variant_is_caught(broken: str) -> None:
     caught = (simulate(seed, cast=BROKEN[broken], weather=STORM) for seed in range(PATIENCE))
     assert any(outcome.problem is not None for outcome in caught)
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+def test_the_command_sums_up() -> None:
+    answer = CliRunner().invoke(app, ["protocol", "--seeds", "5", "--start", "3", "--jobs", "1", "--json"])
+    assert answer.exit_code == 0
+    summary = json.loads(answer.stdout)
+    assert summary["runs"] == 5
+    assert summary["batches"] >= 15
+    assert summary["failures"] == []
+
+
+def test_the_command_tells_how_to_replay_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.sim.protocol.Cast", lambda: Cast(driver=CollectsTheLast))
+    answer = CliRunner().invoke(app, ["protocol", "--seeds", "1", "--start", "9", "--jobs", "1"])
+    assert answer.exit_code == 1
+    assert "seed 9: run " in answer.stdout
+    assert "deletes run" in answer.stdout
+    assert "tidegate sim protocol --seed 9 --story" in answer.stdout
+
+
+def test_a_story_is_that_of_one_seed() -> None:
+    assert CliRunner().invoke(app, ["protocol", "--story"]).exit_code == 2
+    told = CliRunner().invoke(app, ["protocol", "--seed", "3", "--story"]).stdout
+    assert "driver 1 starts" in told
