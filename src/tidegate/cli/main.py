@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import config, doctor, run, show
+from tidegate.cli import config, doctor, run, savepoint, show, sim, state
 from tidegate.errors import ConfigError, DurationError, TidegateError
 
 app = typer.Typer(
@@ -37,6 +37,9 @@ def generate(context: typer.Context) -> None:
     module.app(args=context.args, prog_name="tidegate generate")
 
 
+app.add_typer(state.app)
+app.command()(savepoint.savepoint)
+app.add_typer(sim.app)
 app.command()(config.config)
 app.command()(doctor.doctor)
 

@@ -104,6 +104,8 @@ class Batches:
         entry = self.ledger.get(batch_id)
         if entry is not None:
             log.info("batch %d was committed before; publishing it again", batch_id)
+        else:
+            self.ledger.check_next(batch_id)
         batch = _Batch(self, rows, batch_id, query, entry)
         batch.carry_out()
         return None if entry is not None else batch.outcome()

@@ -7,6 +7,7 @@ from collections import deque
 
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.manifest import Manifest
+from tidegate.state.nodes import generation_of
 from tidegate.state.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -15,8 +16,8 @@ log = logging.getLogger(__name__)
 class Garbage:
     """Deletes runs of the log, and records of the ledger, once they are out of the retention.
 
-    What the newest `retention` committed batches name stays; so does what was never named by one, until the
-    next start, when nobody can be writing it any more.
+    What the newest `retention` committed batches name stays. What was never named by one is left to the next
+    start, which removes what nodes of earlier drivers wrote: a later driver's may be about to be named.
     """
 
     def __init__(self, ledger: Ledger, storage: Storage | None, retention: int) -> None:
@@ -34,7 +35,8 @@ class Garbage:
             return
         needed = frozenset[str]().union(*self._named)
         for name in self._storage.names():
-            if name not in needed:
+            wrote = generation_of(name)
+            if name not in needed and wrote is not None and wrote < self._ledger.generation:
                 self._delete(name)
 
     def collect(self, manifest: Manifest | None) -> None:

@@ -30,7 +30,7 @@ from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
 from tidegate.engine.watermark import Watermark
 from tidegate.errors import CheckpointError, ListenerError, QueryError, TidegateError
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
 from tidegate.sinks.files import Files
@@ -119,9 +119,13 @@ class Runner:
         named = {identity(step): writer for step, writer in writers.items()}
         named |= {identity(step): writer for step, writer in dead_letters.items()}
         for name, writer in named.items():
-            writer.recover(last.batch_id if last else -1, last.receipts.get(name) if last else None)
+            writer.recover(
+                last.batch_id if last else -1,
+                last.receipts.get(name) if last else None,
+                generation=ledger.generation,
+            )
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
-        self._nodes = _nodes(plan, config, folder, self._translation.tables, last, self._parallelism)
+        self._nodes = _nodes(plan, config, folder, self._translation.tables, ledger, self._parallelism)
         place = config.state.log or str(folder / "state")
         garbage = Garbage(ledger, open_storage(place) if self._nodes else None, config.state.retention)
         garbage.recover()
@@ -396,10 +400,11 @@ def _nodes(
     config: Config,
     folder: Path,
     tables: tuple[StateTable, ...],
-    last: Entry | None,
+    ledger: Ledger,
     parallelism: int,
 ) -> Nodes | None:
     """The state nodes of a plan that keeps state, standing where the last batch left it."""
+    last = ledger.last
     state = last.state if last else None
     if state is not None and not state.get("durable", True):
         raise CheckpointError(
@@ -413,7 +418,13 @@ def _nodes(
         # Steps with state that were added to a pipeline without any begin with none.
         base = Manifest(last.batch_id, config.state.key_groups, last.watermark, ())
     return Nodes(
-        config.state, pipeline=plan.name, folder=folder, tables=tables, base=base, parallelism=parallelism
+        config.state,
+        pipeline=plan.name,
+        folder=folder,
+        tables=tables,
+        base=base,
+        parallelism=parallelism,
+        generation=ledger.generation,
     )
 
 

@@ -70,18 +70,22 @@ class Ledger:
 
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
-        expected = 0 if self.last is None else self.last.batch_id + 1
-        if entry.batch_id != expected:
-            raise CheckpointError(
-                f"batch {entry.batch_id} came where the ledger expects batch {expected}: it and Spark's own "
-                "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
-            )
+        self.check_next(entry.batch_id)
         if not self._create(asdict(entry)):
             raise FencedError(
                 f"batch {entry.batch_id} is not committed: another driver has taken over this checkpoint "
                 f"from this one (generation {self.generation}); only one can run at a time"
             )
         self.last = entry
+
+    def check_next(self, batch_id: int) -> None:
+        """Raise CheckpointError unless this is the batch after the last one."""
+        expected = 0 if self.last is None else self.last.batch_id + 1
+        if batch_id != expected:
+            raise CheckpointError(
+                f"batch {batch_id} came where the ledger expects batch {expected}: it and Spark's own "
+                "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
+            )
 
     def entries(self) -> Iterator[Entry]:
         """The committed batches that are still on record, newest first."""

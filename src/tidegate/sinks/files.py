@@ -127,7 +127,9 @@ class _Writer(SinkWriter):
         ).publish(self._root)
         self._forget(batch_id, receipt["attempt"])
 
-    def recover(self, committed: int, receipt: Receipt | None = None) -> None:
+    def recover(
+        self, committed: int, receipt: Receipt | None = None, *, generation: int | None = None
+    ) -> None:
         visible = dict(manifest.published(self._root))
         self._check_owner(visible, committed)
         if receipt is not None and committed not in visible and not self._holds(receipt):
@@ -140,7 +142,7 @@ class _Writer(SinkWriter):
             attempts[_batch_of(folder)].append(folder)
         for batch_id, folders in attempts.items():
             if batch_id > committed:
-                orphans = folders
+                orphans = [f for f in folders if generation is None or _generation_of(f) < generation]
             elif batch_id in visible and len(folders) > 1:
                 winner = manifest.load(visible[batch_id]).attempt
                 orphans = [folder for folder in folders if folder.name != winner]
@@ -187,6 +189,10 @@ class _Writer(SinkWriter):
 
 def _batch_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
+
+
+def _generation_of(folder: Path) -> int:
+    return int(folder.name.split("-")[1])
 
 
 def _count(part: Path) -> int:

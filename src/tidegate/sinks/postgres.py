@@ -175,7 +175,9 @@ class _Writer(SinkWriter):
             self._drop(connection, sorted(tries | {receipt["staging"]}))
         self._attempts = {name: batch for name, batch in self._attempts.items() if batch > batch_id}
 
-    def recover(self, committed: int, receipt: Receipt | None = None) -> None:
+    def recover(
+        self, committed: int, receipt: Receipt | None = None, *, generation: int | None = None
+    ) -> None:
         with self._transaction() as connection:
             entered = connection.execute(
                 _sql(
@@ -198,9 +200,14 @@ class _Writer(SinkWriter):
                 "and starts_with(tablename, %s)",
                 (self._schema, self._staging),
             ).fetchall()
-            staged = {name: int(name.removeprefix(self._staging).split("_")[0]) for (name,) in tables}
-            # Committed but not published: the ledger knows which attempt, and will name it.
-            self._drop(connection, [n for n, b in staged.items() if b > committed or b in published])
+            orphans = []
+            for (name,) in tables:
+                batch_id, wrote, *_ = map(int, name.removeprefix(self._staging).split("_"))
+                replaced = generation is None or wrote < generation
+                # Committed but not published: the ledger knows which attempt, and will name it.
+                if (batch_id > committed and replaced) or batch_id in published:
+                    orphans.append(name)
+            self._drop(connection, orphans)
 
     def close(self) -> None:
         if self._connection is not None:

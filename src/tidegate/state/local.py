@@ -59,11 +59,14 @@ class LocalNodes:
         options: Mapping[str, str] | None = None,
         timeout: float = 30.0,
         token: str | None = None,
+        prefix: str = "",
     ) -> None:
         """`memory` is for each node, in bytes; `timeout`, in seconds, is how long a live node may take to
-        answer or to work on one request. A node's own words go to `scratch`/NAME.log."""
+        answer or to work on one request. `prefix` begins the names of the nodes. A node's own words go to
+        `scratch`/NAME.log."""
         self.token = token or secrets.token_urlsafe(32)
         self._pipeline = pipeline
+        self._prefix = prefix
         self._scratch = scratch
         self._timeout = timeout
         self._arguments = [
@@ -128,7 +131,7 @@ class LocalNodes:
             return True
 
     def _start(self, index: int) -> _Running:
-        name = f"node-{index}-{secrets.token_hex(4)}"
+        name = f"{self._prefix}node-{index}-{secrets.token_hex(4)}"
         folder = self._scratch / name
         with (self._scratch / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,7 @@ class Nodes:
         tables: Sequence[StateTable],
         base: Manifest | None,
         parallelism: int,
+        generation: int,
     ) -> None:
         groups = base.groups if base else settings.key_groups
         self._base = base or Manifest(-1, groups, None, tuple(tables))
@@ -71,6 +73,7 @@ class Nodes:
             durable=settings.durable,
             options={"url": settings.redis} if settings.backend == "redis" else {},
             timeout=self._timeout,
+            prefix=prefix(generation),
         )
         self._tables = tuple(tables)
 
@@ -158,6 +161,17 @@ class Nodes:
             pipeline=self._pipeline,
             timeout=self._timeout,
         )
+
+
+def prefix(generation: int) -> str:
+    """How the names of a driver's nodes begin. They go into the names of the runs that those write."""
+    return f"g{generation}-"
+
+
+def generation_of(run: str) -> int | None:
+    """The generation of the driver whose node wrote a run; None when its name does not tell."""
+    found = re.match(r"\d+-g(\d+)-", run)
+    return int(found[1]) if found else None
 
 
 def evolved(base: Manifest, tables: tuple[StateTable, ...]) -> Manifest:
