@@ -122,10 +122,10 @@ def rows(latest: connect.Connect, *sided: tuple[int, int]) -> Any:
 
 def test_only_versions_that_may_be_asked_for_are_kept() -> None:
     latest = operator(GIVEN, GIVEN)
-    tables = [rows(latest, (1, 1), (1, 4), (1, 5), (1, 9)), rows(latest, (1, 7))]
+    tables = [rows(latest, (1, 1), (1, 4), (1, 5), (1, 6), (1, 9)), rows(latest, (1, 7))]
     *_, state = play(latest, tables, [Time(None, None), Time(None, 5)])
     (versions,) = state.scan(latest.tables[1])["versions"].to_pylist()
-    assert [version["time"] for version in versions] == [5, 7, 9]
+    assert [version["time"] for version in versions] == [5, 6, 7, 9]
 
 
 def test_a_left_row_that_would_have_left_is_late() -> None:

@@ -114,6 +114,14 @@ def test_a_key_without_event_time_is_known_for_ever() -> None:
     assert sorted(str(row["k"]) for row in output) == ["None", "a"]
 
 
+def test_a_row_shortly_before_one_that_left_does_not_leave() -> None:
+    once = operator(given_input("k string, t timestamp"), 5)
+    batches: list[Batch] = [[(0, {"k": "a", "t": at})] for at in (10, 6, 5, 14, 15)]
+    tables = [arranged(once.sides, batch, spread) for batch in batches]
+    output, *_ = play(once, tables, [Time(None, None)] * 5)
+    assert [row["t"] for row in output] == [10, 5, 15]
+
+
 def test_within_needs_an_event_time() -> None:
     with pytest.raises(PipelineError, match="event time"):
         operator(given_input("k string", event_time=None), 5)

@@ -172,6 +172,15 @@ def test_keys_of_different_names_and_types_meet() -> None:
     assert [tuple(row.values()) for row in output] == [(0, 10, 2, 1, "a", 9, 3, 2.0)]
 
 
+def test_a_row_whose_window_ended_at_the_watermark_before_is_late() -> None:
+    given = given_input("k bigint, t timestamp")
+    operator = join(given, given, Tumbling(10e-6))
+    rows: Batch = [(side, {"k": 1, "t": at}) for side in (0, 1) for at in (9, 10)]
+    output, late, _ = play(operator, [table_of(operator, rows)], [Time(10, 20)])
+    assert late == 2
+    assert [(row["t"], row["t_right"]) for row in output] == [(10, 10)]
+
+
 def test_a_side_may_consist_of_its_key() -> None:
     left = given_input("k string, t timestamp")
     right = given_input("t timestamp", ["t"])

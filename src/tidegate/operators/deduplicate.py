@@ -13,7 +13,7 @@ from tidegate.errors import PipelineError
 from tidegate.operators.hashing import hashed
 from tidegate.operators.input import Input
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import Rows, combined
+from tidegate.operators.pairs import Rows, combined, sorted_by_key
 from tidegate.operators.sides import TIE, TIME, Sides, sides
 from tidegate.operators.spans import numbers, whole
 from tidegate.pipeline import step as steps
@@ -67,7 +67,7 @@ class Deduplicate(Operator):
         (table,) = self.tables
         known = state.get(table, rows.select(table.probes.names).take(pa.array(first)).cast(table.probes))
         times = numbers(whole(rows[TIME]), NEVER)
-        order = np.lexsort((numbers(whole(rows[TIE])), times, number))
+        order = sorted_by_key(first, number, times, numbers(whole(rows[TIE])))
         fresh = self._fresh(number[order], times[order], known)
         chosen = pa.array(order[fresh])
         if len(chosen):

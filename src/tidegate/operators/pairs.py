@@ -50,6 +50,12 @@ def numbered(*sides: tuple[Hashes, Sequence[Any]]) -> tuple[Rows, ...]:
     return tuple(np.split(number, np.cumsum([len(hashes) for hashes, _ in sides])[:-1]))
 
 
+def sorted_by_key(first: Rows, number: Rows, times: NDArray[np.int64], ties: NDArray[np.int64]) -> Rows:
+    """The order of rows by (first, number) of `distinct`, then by time, then tie."""
+    # Where each row has its own key there is nothing left to sort.
+    return first if len(first) == len(number) else np.lexsort((ties, times, number))
+
+
 def combined(number: Rows, *times: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
     """Key numbers and times as single numbers, ordered by number, then time. Each time is as long as `number`
     of its own side, so `number` holds them all, one after the other."""

@@ -16,12 +16,12 @@ from tidegate.errors import PipelineError
 from tidegate.operators.hashing import hashed
 from tidegate.operators.input import Input
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import numbered
+from tidegate.operators.pairs import numbered, sorted_by_key
 from tidegate.operators.sides import TIE, TIME, Sides, arrow_schema, sides
 from tidegate.operators.spans import numbers, whole
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode, Schema
-from tidegate.state.keys import Hashes, distinct, hash_column
+from tidegate.state.keys import Hashes, distinct, hash_column, same
 from tidegate.state.table import HASH, NEVER, PROBE, StateTable
 
 if TYPE_CHECKING:
@@ -66,40 +66,49 @@ class Process(Operator):
         probes = self.tables[0].probes
         first, number = distinct(hash_column(rows[HASH]), [rows[name] for name in self.sides.keys.names])
         fresh = rows.select(probes.names).take(pa.array(first)).cast(probes)
-        known = self._known(fresh, state, time)
+        given, known, held = self._known(fresh, state, time)
         if not rows.num_rows and not known.num_rows:
             return Result(self.output.empty_table())
-        order = np.lexsort((numbers(whole(rows[TIE])), numbers(whole(rows[TIME]), -(2**63)), number))
+        times = numbers(whole(rows[TIME]), -(2**63))
+        order = sorted_by_key(first, number, times, numbers(whole(rows[TIE])))
         (side,) = self.sides.each
-        given = pa.Table.from_arrays(
+        came = pa.Table.from_arrays(
             side.take(side.rows(rows, pa.schema([*self.sides.keys, *side.values])), pa.array(order)),
             schema=side.schema,
         )
         seen = pa.Table.from_arrays(
             [known[name] for name in self.tables[0].schema.names[2:]], schema=self.state
         )
-        output, new = self._called(given, seen, time)
+        output, new = self._called(came, seen, time)
         try:
-            self._put(fresh, known, new, state, time)
+            self._put(given, held, new, state, time)
         except ValueError as error:
             raise RuntimeError(f"{self.place}: {error}") from None
         return Result(output)
 
-    def _known(self, fresh: pa.Table, state: State, time: Time) -> pa.Table:
-        """The state of the keys of this batch, then that of other keys whose timers are due."""
+    def _known(
+        self, fresh: pa.Table, state: State, time: Time
+    ) -> tuple[pa.Table, pa.Table, NDArray[np.bool_]]:
+        """The keys of this batch, then others whose timers are due; their state; which of them have any."""
         (table,) = self.tables
+        held = np.zeros(fresh.num_rows, np.bool_)
         known = table.schema.empty_table()
         if fresh.num_rows:
-            known = state.get(table, fresh).drop_columns([PROBE])
+            known = state.get(table, fresh)
+            held[known[PROBE].to_numpy()] = True
+            known = known.drop_columns([PROBE])
         if TIMER not in self.state.names or time.watermark is None or time.watermark == time.closed:
-            return known
+            return fresh, known, held
         due = state.due(table, time.watermark)
         keys = self.sides.keys.names
         mine, theirs = numbered(
             (hash_column(fresh[HASH]), [fresh[key] for key in keys]),
             (hash_column(due[HASH]), [due[key] for key in keys]),
         )
-        return pa.concat_tables([known, due.filter(pa.array(~np.isin(theirs, mine)))]).combine_chunks()
+        others = due.filter(pa.array(~np.isin(theirs, mine)))
+        given = pa.concat_tables([fresh, others.select(fresh.column_names)])
+        held = np.append(held, np.ones(others.num_rows, np.bool_))
+        return given, pa.concat_tables([known, others]), held
 
     def _called(self, rows: pa.Table, state: pa.Table, time: Time) -> tuple[pa.Table, pa.Table]:
         """Output and new state, cast to what was declared."""
@@ -113,18 +122,16 @@ class Process(Operator):
             at = f", in line {lines[-1]}" if lines else ""
             raise RuntimeError(f"{self.place}{at}: {type(error).__name__}: {error}") from error
 
-    def _put(self, fresh: pa.Table, known: pa.Table, new: pa.Table, state: State, time: Time) -> None:
+    def _put(self, given: pa.Table, held: NDArray[np.bool_], new: pa.Table, state: State, time: Time) -> None:
         """Write the new state of the keys of this call; raises a ValueError for any other key."""
         (table,) = self.tables
-        # A key of this batch that has state is there twice; either will do.
-        given = pa.concat_tables([fresh, known.select(fresh.column_names)]).combine_chunks()
-        places, same_key = _places(
+        places = _places(
             [whole(given[key]) for key in self.sides.keys.names], [whole(new[key]) for key in self.key]
         )
         self._check(new, places)
         hashes = hash_column(given[HASH])
-        gone = ~np.isin(same_key, places)
-        gone[: fresh.num_rows] = False
+        gone = held.copy()
+        gone[places] = False
         due = np.full(new.num_rows, NEVER)
         if TIMER in self.state.names:
             due = numbers(whole(new[TIMER]), NEVER)
@@ -152,9 +159,9 @@ class Process(Operator):
         if len(unknown):
             key = tuple(new[name][int(unknown[0])].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r}, which it was not given")
-        numbers, counts = np.unique(places, return_counts=True)
+        counts = np.bincount(places)
         if (counts > 1).any():
-            row = int(np.flatnonzero(places == numbers[counts > 1][0])[0])
+            row = int(np.flatnonzero(counts[places] > 1)[0])
             key = tuple(new[name][row].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r} more than once")
 
@@ -207,22 +214,20 @@ def _cast(table: Any, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
-def _places(
-    given: Sequence[pa.Array], returned: Sequence[pa.Array]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """For each returned key the first row of `given` that has it, or -1; and the number of each given key."""
+def _places(given: Sequence[pa.Array], returned: Sequence[pa.Array]) -> NDArray[np.int64]:
+    """For each returned key the row of `given` that has it, or -1."""
+    returned = [
+        pc.add(key, pa.scalar(0.0, key.type)) if pa.types.is_floating(key.type) else key  # no minus zero
+        for key in returned
+    ]
     count = len(given[0])
-    number: NDArray[np.int64] | None = None
+    if count == len(returned[0]) and same(given, returned).all():
+        return np.arange(count)
+    number = np.zeros(count + len(returned[0]), np.int64)
     for mine, theirs in zip(given, returned, strict=True):
-        if pa.types.is_floating(mine.type):
-            theirs = pc.add(theirs, pa.scalar(0.0, theirs.type))  # no minus zero
         both = pa.concat_arrays([mine, theirs]).dictionary_encode(null_encoding="encode")
         codes = both.indices.to_numpy().astype(np.int64)
-        if number is not None:
-            _, codes = np.unique(number * len(both.dictionary) + codes, return_inverse=True)
-        number = codes
-    assert number is not None, "a key has at least one column"
+        _, number = np.unique(number * len(both.dictionary) + codes, return_inverse=True)
     place = np.full(len(number), -1, np.int64)
-    # Backwards, so that the first row of a key is the one that stays.
-    place[number[:count][::-1]] = np.arange(count)[::-1]
-    return place[number[count:]], place[number[:count]]
+    place[number[:count]] = np.arange(count)
+    return place[number[count:]]
