@@ -141,8 +141,7 @@ def arrange(operator: Any, rows: Iterable[tuple[Row, int]], hash: Hash = spread)
     grouping = operator.grouping
     groups: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[Row]]] = {}
     for row, part in rows:
-        row = {name: plain(value) for name, value in row.items()}
-        key = tuple(row[name] for name in grouping.keys.names)
+        key = tuple(plain(row[name]) for name in grouping.keys.names)
         groups.setdefault((repr(key), _within(operator, row), part), (key, []))[1].append(row)
     out = []
     for (_, within, part), (key, members) in groups.items():

@@ -151,6 +151,17 @@ def test_a_replay_in_another_order_gives_the_same_bytes(batch: list[tuple[Row, i
     assert one == other
 
 
+@pytest.mark.parametrize("parts", [(0, 0, 0), (0, 1, 2)])
+def test_of_events_at_one_time_a_null_is_least_and_a_nan_greatest(parts: tuple[int, ...]) -> None:
+    columns = {"k": T.LongType(), "v": T.DoubleType(), "at": T.TimestampType()}
+    run = Run(operator(columns, ["k"], {"first": agg.first("v"), "last": agg.last("v")}))
+    values = [2.0, math.nan, None]
+    batch = [({"k": 1, "v": v, "at": 0}, part) for v, part in zip(values, parts, strict=True)]
+    [left] = run.batch(batch, _NO_TIME)
+    assert left["first"] is None
+    assert math.isnan(left["last"])
+
+
 def test_an_aggregate_that_is_added_later_begins_with_nothing() -> None:
     columns = {"k": T.LongType(), "v": T.LongType()}
     run = Run(operator(columns, ["k"], {"n": agg.count()}, event_time=None))

@@ -108,6 +108,14 @@ def test_a_row_between_two_sessions_makes_them_one() -> None:
     assert (kept["session.start"], kept["session.end"], kept["total.sum"]) == ([0], [9], [7])
 
 
+def test_rows_within_a_session_do_not_split_it() -> None:
+    run = Run(operator(_COLUMNS, ["k"], {"n": agg.count()}, _WINDOW))
+    run.batch([_row(at) for at in range(0, 20, 2)], Time(None, None))
+    run.batch([_row(1), _row(15)], Time(None, None))
+    left = run.batch([], Time(None, 99))
+    assert left == [{"k": "a", "window_start": stamp(0), "window_end": stamp(21), "n": 12}]
+
+
 def test_a_session_leaves_when_the_watermark_has_passed_its_end_and_the_others_stay() -> None:
     run = Run(operator(_COLUMNS, ["k"], {"n": agg.count()}, _WINDOW))
     run.batch([_row(0), _row(10)], Time(None, None))

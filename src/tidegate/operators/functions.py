@@ -108,9 +108,9 @@ class Extreme(Partial):
             return [spans.fold(self._part, values)]
         known = spans.any(valid(values))
         if pa.types.is_floating(self.output):
-            # fmin passes over NaN, which stands for null too; adding zero makes one zero of the two.
-            ends = (np.maximum, -np.inf) if self.largest else (np.fmin, np.nan)
-            found = spans.reduce(ends[0], numbers(values, ends[1])) + self.output.to_pandas_dtype()(0)
+            # fmin passes over NaN, which stands for null too.
+            function, null = (np.maximum, -np.inf) if self.largest else (np.fmin, np.nan)
+            found = spans.reduce(function, numbers(values, null))
         else:
             found = self._of_integers(values, spans)
         return [column(found, self.output, known)]
@@ -208,8 +208,6 @@ class Edge(Partial):
 
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
         times, values = columns[f"{self.name}.time"], columns[f"{self.name}.value"]
-        if pa.types.is_floating(self.output):
-            values = pc.add(values, pa.scalar(0, self.output))  # One zero of the two.
         if spans.single:
             return [times, values]
         limits = np.iinfo(np.int64)
@@ -229,10 +227,8 @@ class Edge(Partial):
         if shared.single:
             return rows
         tied = values.take(pa.array(rows))
-        names = {"span": pa.array(ids), "known": tied.is_valid()}
-        if pa.types.is_floating(self.output):
-            names["nan"] = pc.is_nan(tied)
-        table = pa.table({**names, "value": tied})
+        # Arrow puts a NaN after the numbers, as Spark does, but a null last.
+        table = pa.table({"span": pa.array(ids), "known": tied.is_valid(), "value": tied})
         order = pc.sort_indices(table, [(name, "ascending") for name in table.column_names])
         ends = np.append(shared.starts[1:], shared.rows) - 1 if self.latest else shared.starts
         return np.asarray(rows[order.to_numpy()[ends]])
