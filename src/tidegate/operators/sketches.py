@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LG_K = 12
 """Size of a sketch of distinct values, as Spark's own: 4,096 registers, 1.6 % error."""
 COMPRESSION = 200
-"""Size of a sketch of quantiles: 5 KB at most; off by up to 2 % of the rows at a half, 0.1 % at 0.01 and 0.99."""
+"""Size of a sketch of quantiles: 5 KB; off by up to 2 % of the rows at 0.5, by 0.1 % at 0.01 and 0.99."""
 
 
 def require(function: str) -> None:
