@@ -25,7 +25,7 @@ from tests.state.shard_kit import (
 )
 from tidegate.state import run
 from tidegate.state.log import Log, Snapshot
-from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.manifest import Manifest, RunRef, together
 from tidegate.state.merge import MOST_RUNS, chosen, merged_rows
 from tidegate.state.storage import Local, Memory
 
@@ -44,6 +44,22 @@ def test_merging_leaves_files_alone_and_ignores_what_others_own(make: Make, tmp_
     assert runs[0].rows == left.shard.scan("counts", LEFT).num_rows
     assert right.batch({}).runs == driver.base.restricted(RIGHT).runs
     assert names < set(Local(tmp_path / "log").names())
+
+
+def test_what_another_owner_merged_away_stays_away_when_its_groups_come_back(make: Make) -> None:
+    whole = Driver(make()).batch({"counts": rows(range(60), 1, due=50)})
+    left, right = Driver(make(), whole, LEFT), Driver(make(), whole, RIGHT)
+    mine = right.shard.scan("counts", RIGHT)["id"].to_pylist()
+    for _ in range(3):
+        right.batch({"counts": rows(mine, gone=True)})
+        left.batch({})
+    assert right.shard.merge()
+    assert right.batch({}).runs == ()
+    back = Driver(make(), replace(left.base, runs=together([left.batch({}).runs, right.base.runs])))
+    others = set(range(60)) - set(mine)
+    assert set(values(back.shard.get("counts", keys(range(60))))) == others
+    assert set(values(back.shard.due("counts", ALL, 50))) == others
+    assert set(values(back.shard.scan("counts", ALL))) == others
 
 
 def test_a_merge_that_no_manifest_has_yet_is_done_again_after_an_abandoned_batch(make: Make) -> None:
