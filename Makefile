@@ -11,9 +11,9 @@ help:  ## what can be made
 setup:  ## .venv, packages, Java; quick when nothing is missing
 	@scripts/setup
 
-run: setup  ## the map job on local Spark for a minute, then a summary
-	@rm -rf out/map-job .tidegate/map-job
-	@$(python) -m tidegate.cli.main run examples/map_job.py --for "60 seconds" --checkpoint .tidegate/map-job
+run: setup  ## a window join of two streams on local Spark for a minute, then a summary
+	@rm -rf out/id-id-join .tidegate/id-id-join
+	@$(python) -m tidegate.cli.main run examples/id_id_join.py --for "60 seconds" --checkpoint .tidegate/id-id-join
 
 test: setup  ## all tests
 	@$(python) -m pytest tests
@@ -26,8 +26,9 @@ check: setup  ## lint, format, types, doc examples
 	@$(python) scripts/check_docs.py
 	@$(python) scripts/check_lock.py
 
-bench: setup  ## ours against plain Structured Streaming
+bench: setup  ## ours against plain Structured Streaming and its stateful operators
 	@$(python) -m benchmarks.passthrough
+	@$(python) -m benchmarks.state
 
 lock:  ## requirements.lock anew from pyproject.toml (needs uv)
 	@scripts/lock

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from pyspark.sql.types import StructType, TimestampType
 
 from tidegate.operators.event_time import EventTime
+from tidegate.operators.windows import event_time_of
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import SourceStep, Step
-
-_WINDOW = EventTime("window_end", shift=-1)
-"""A window's rows lie before its end."""
 
 
 def event_time(step: Step, schema: StructType, known: Mapping[Step, EventTime | None]) -> EventTime | None:
@@ -20,9 +18,10 @@ def event_time(step: Step, schema: StructType, known: Mapping[Step, EventTime | 
     if isinstance(step, SourceStep):
         found = EventTime(step.source.event_time) if step.source.event_time else None
     elif isinstance(step, steps.Aggregate):
-        found = _WINDOW if step.window is not None and step.emit == "append" else None
+        final = step.emit == "append"
+        found = event_time_of(step.window) if step.window is not None and final else None
     elif isinstance(step, steps.WindowJoin):
-        found = _WINDOW
+        found = event_time_of(step.window)
     elif isinstance(step, steps.IntervalJoin | steps.TopN):
         # An interval join holds rows back for longer than a window after it would wait.
         found = None
