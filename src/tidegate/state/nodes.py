@@ -71,7 +71,9 @@ class Nodes:
             backend=settings.backend,
             memory=_bytes(settings.memory),
             durable=settings.durable,
-            options={"url": settings.redis} if settings.backend == "redis" else {},
+            options={"url": settings.redis, "prefix": f"tidegate:{pipeline}"}
+            if settings.backend == "redis"
+            else {},
             timeout=self._timeout,
             prefix=prefix(generation),
         )
