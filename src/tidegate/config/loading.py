@@ -14,7 +14,9 @@ from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, Admission, Conf
 from tidegate.errors import ConfigError
 
 ENV_FILE = "TIDEGATE_CONFIG"
-"""Names the configuration file; the one variable with the prefix that is not a key."""
+"""Names the configuration file."""
+_NO_KEYS = frozenset({ENV_FILE, "TIDEGATE_FAULTS"})
+"""Variables with the prefix that are not keys. Fault points are planned for a whole process tree."""
 DEFAULT_FILE = "tidegate.toml"
 _CONF = "spark.conf"
 
@@ -64,7 +66,7 @@ class _Loading:
         for variable in sorted(environ):
             if variable in variables:
                 self.take(variables[variable], environ[variable], f"environment {variable}", text=True)
-            elif variable.startswith(ENV_PREFIX) and variable != ENV_FILE:
+            elif variable.startswith(ENV_PREFIX) and variable not in _NO_KEYS:
                 near = difflib.get_close_matches(variable, variables, n=1)
                 hint = f"; did you mean {near[0]}?" if near else "; `tidegate config` lists the keys"
                 self.problems.append(f"{variable} (environment): unknown variable{hint}")

@@ -3,6 +3,9 @@
 <checkpoint>/pipeline.json   whose it is
              ledger/         committed batches and generations
              spark/          Spark's own offsets
+             state/          runs of the state, unless state.log names another place
+             state.json      that place
+             nodes/          what state nodes say and need while they run
              dead-letters/   rows that could not be read
 """
 
@@ -11,11 +14,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from urllib.parse import urlparse
+from uuid import uuid4
 
 from tidegate.engine.handover import numbered_sources
 from tidegate.errors import CheckpointError
 from tidegate.ledger.atomic import create
 from tidegate.pipeline.plan import Plan
+from tidegate.state.storage import open_storage
 
 
 def open_folder(place: str, plan: Plan) -> Path:
@@ -42,6 +47,36 @@ def open_folder(place: str, plan: Plan) -> Path:
             "use another checkpoint folder, or undo the change to go on from this one"
         )
     return folder
+
+
+def open_log(folder: Path, place: str | None) -> str:
+    """Where the runs of a checkpoint are kept: `place`, or a folder in the checkpoint.
+
+    A place outside belongs to one checkpoint: two would delete each other's runs. Raises CheckpointError
+    when it is another's, or when this checkpoint has its runs elsewhere.
+    """
+    label = folder / "state.json"
+    mine = {"log": place, "id": uuid4().hex}
+    try:
+        if not create(label, json.dumps(mine).encode()):
+            mine = json.loads(label.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{label} cannot be used: {error}") from error
+    if mine["log"] != place:
+        raise CheckpointError(
+            f"the checkpoint {folder} has its runs in {mine['log'] or folder / 'state'}, and state.log is "
+            f"{place or 'none'} now; set it back, or take a savepoint and start from that"
+        )
+    if place is None:
+        return str(folder / "state")
+    storage, owner = open_storage(place), f"{mine['id']}.owner"
+    others = [name for name in storage.names() if name.endswith(".owner") and name != owner]
+    if others:
+        raise CheckpointError(
+            f"the log {place} belongs to another checkpoint; give each one a place of its own with state.log"
+        )
+    storage.write(owner, [str(folder).encode()])
+    return place
 
 
 def _shown(sources: object) -> str:

@@ -96,12 +96,15 @@ class Runner:
         self._checkpoint = folder / "spark"
         ledger = Ledger(folder / "ledger")
         admission = _admission(config, self._interval, ledger.last.limit if ledger.last else None)
+        # A checkpoint keeps the number of key groups that it began with.
+        state = ledger.last.state if ledger.last else None
+        groups = state["groups"] if state and "groups" in state else config.state.key_groups
         self._translation = Translation(
             plan,
             spark,
             parallelism=self._parallelism,
             first_rows=admission.limit if admission else None,
-            groups=config.state.key_groups,
+            groups=groups,
         )
         writers = {step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks}
         self._translation.check(writers)
@@ -126,8 +129,8 @@ class Runner:
             )
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
         self._nodes = _nodes(plan, config, folder, self._translation.tables, ledger, self._parallelism)
-        place = config.state.log or str(folder / "state")
-        garbage = Garbage(ledger, open_storage(place) if self._nodes else None, config.state.retention)
+        storage = open_storage(self._nodes.log) if self._nodes else None
+        garbage = Garbage(ledger, storage, config.state.retention)
         garbage.recover()
         self._batches = Batches(
             spark=spark,
@@ -419,6 +422,7 @@ def _nodes(
         base = Manifest(last.batch_id, config.state.key_groups, last.watermark, ())
     return Nodes(
         config.state,
+        log=checkpoints.open_log(folder, config.state.log),
         pipeline=plan.name,
         folder=folder,
         tables=tables,

@@ -200,7 +200,8 @@ class Translation:
         window = step.of.window if isinstance(step.of, steps.Aggregate | steps.WindowJoin) else None
         assert at is not None
         assert window is not None
-        return rows.where(F.lit(False)) if closed is None else rows.where(late(window, at, closed))
+        # Without a watermark only rows without a time are late: no window will ever hold them.
+        return rows.where(at.micros().isNull() if closed is None else late(window, at, closed))
 
     def _handed_over(self, batch: DataFrame) -> dict[Step, DataFrame]:
         if len(self._handover) == 1:

@@ -96,15 +96,25 @@ def located(place: str | Path) -> Path:
 
 
 def log_of(folder: Path, log: str | None) -> Storage:
-    """Where a checkpoint has its runs: `log`, or its folder `state`. StateError when that is missing."""
-    place = log or str(folder / "state")
+    """Where a checkpoint has its runs: `log`, or the place on record. StateError when that is missing."""
+    place = log or _recorded_log(folder) or str(folder / "state")
     parts = urlsplit(place)
     if "://" not in place or parts.scheme == "file":
         path = Path(parts.path if parts.scheme == "file" else place)
         if not path.is_dir():
-            hint = "" if log else "; where state.log was set for the pipeline, give that place with --log"
+            hint = "" if log else "; where the runs have been moved, give that place with --log"
             raise StateError(f"there is no folder {path} with the runs of the state{hint}")
     return open_storage(place)
+
+
+def _recorded_log(folder: Path) -> str | None:
+    try:
+        place = json.loads((folder / "state.json").read_bytes())["log"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'state.json'} cannot be read: {error}") from error
+    return None if place is None else str(place)
 
 
 class Inspection:

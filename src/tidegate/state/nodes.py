@@ -21,7 +21,7 @@ from tidegate.state.table import StateTable
 from tidegate.state.view import Assignment
 from tidegate.testing import faults
 
-log = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Part = tuple[str, int]
 
@@ -47,6 +47,7 @@ class Nodes:
         self,
         settings: Settings,
         *,
+        log: str,
         pipeline: str,
         folder: Path,
         tables: Sequence[StateTable],
@@ -54,6 +55,8 @@ class Nodes:
         parallelism: int,
         generation: int,
     ) -> None:
+        self.log = log
+        """Where the runs are kept."""
         groups = base.groups if base else settings.key_groups
         self._base = base or Manifest(-1, groups, None, tuple(tables))
         self._base = evolved(self._base, tuple(tables))
@@ -66,7 +69,7 @@ class Nodes:
         self._local = LocalNodes(
             len(self.route.nodes),
             pipeline=pipeline,
-            log=settings.log or str(folder / "state"),
+            log=log,
             scratch=folder / "nodes",
             backend=settings.backend,
             memory=_bytes(settings.memory),
@@ -143,13 +146,13 @@ class Nodes:
         try:
             self._client(node).commit(ticket, watermark)
         except TidegateError as error:
-            log.warning("node %d has not heard that batch %d is committed: %s", node, ticket.batch_id, error)
+            _log.warning("node %d has not heard that batch %d is committed: %s", node, ticket.batch_id, error)
 
     def heal(self) -> int:
         """Replace the nodes that do not answer; how many there were."""
         lost = self._local.dead()
         for node in lost:
-            log.warning("state node %d is lost; starting another in its place", node)
+            _log.warning("state node %d is lost; starting another in its place", node)
             self._local.replace(node)
         return len(lost)
 

@@ -1,0 +1,33 @@
+"""Where the runs of a checkpoint are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidegate.engine.checkpoint import open_log
+from tidegate.errors import CheckpointError
+
+
+def test_in_the_checkpoint_unless_told(tmp_path: Path) -> None:
+    assert open_log(tmp_path, None) == str(tmp_path / "state")
+    assert open_log(tmp_path, None) == str(tmp_path / "state")
+
+
+def test_elsewhere_again_and_again(tmp_path: Path) -> None:
+    place = str(tmp_path / "log")
+    assert open_log(tmp_path / "one", place) == place
+    assert open_log(tmp_path / "one", place) == place
+
+
+def test_one_place_is_not_for_two_checkpoints(tmp_path: Path) -> None:
+    open_log(tmp_path / "one", str(tmp_path / "log"))
+    with pytest.raises(CheckpointError, match="belongs to another checkpoint"):
+        open_log(tmp_path / "two", str(tmp_path / "log"))
+
+
+def test_runs_do_not_move_by_themselves(tmp_path: Path) -> None:
+    open_log(tmp_path, None)
+    with pytest.raises(CheckpointError, match="set it back"):
+        open_log(tmp_path, str(tmp_path / "log"))
