@@ -17,7 +17,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -58,7 +58,7 @@ class InjectedError(TidegateError, RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`crash` kills the process with SIGKILL, or every process of the kind `victim` when one is named; `hang`
-    holds it for `seconds`; `error` raises."""
+    holds the thread for `seconds`, or until `release`; `error` raises."""
 
     point: str
     action: Action
@@ -119,10 +119,16 @@ def struck(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.struck")}
 
 
+def release(folder: Path, fault: Fault) -> None:
+    """End a `hang`."""
+    (folder / f"{fault.name}.released").touch()
+
+
 def enter(part: Part) -> None:
     """Tell which kind of process this is, so that a fault elsewhere can make it its victim."""
     if _plan:
-        (_folder() / f"{part}-{os.getpid()}.pid").touch()
+        me = os.getpid()
+        (_folder() / f"{part}-{me}.pid").write_text(_birth(me))
 
 
 def reach(point: str, batch_id: int) -> None:
@@ -142,20 +148,39 @@ def _strike(point: str, batch_id: int) -> None:
         if fault.action == "error":
             raise InjectedError(f"injected at {point} in batch {batch_id}")
         if fault.action == "hang":
-            time.sleep(fault.seconds)
+            _hang(fault)
         elif fault.victim is None:
             os.kill(os.getpid(), signal.SIGKILL)
         else:
             _kill_all(fault.victim)
 
 
+def _hang(fault: Fault) -> None:
+    until, released = time.monotonic() + fault.seconds, _folder() / f"{fault.name}.released"
+    while time.monotonic() < until and not released.exists():
+        time.sleep(min(0.05, fault.seconds))
+
+
 def _kill_all(part: Part) -> None:
-    for path in _folder().glob(f"{part}-*.pid"):
-        path.unlink(missing_ok=True)
+    found = {int(path.stem.rpartition("-")[2]): path for path in _folder().glob(f"{part}-*.pid")}
+    # This process, when it is one of them, comes last: nobody would kill the others after it.
+    for pid in sorted(found, key=lambda pid: pid == os.getpid()):
         try:
-            os.kill(int(path.stem.rpartition("-")[2]), signal.SIGKILL)
-        except ProcessLookupError:
+            born = found[pid].read_text()
+            found[pid].unlink()
+        except FileNotFoundError:
             continue
+        if born == _birth(pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _birth(pid: int) -> str:
+    """When a process began, where the system tells: another one may have got the number of one that ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return ""
 
 
 def _folder() -> Path:
