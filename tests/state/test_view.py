@@ -1,0 +1,177 @@
+"""State as a task sees it: spread over nodes, and remembered by the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tidegate.operators.operator import Time
+from tidegate.state import view
+from tidegate.state.client import client_for
+from tidegate.state.local import LocalNodes
+from tidegate.state.manifest import Manifest, together
+from tidegate.state.route import Route
+from tidegate.state.standing import Ticket
+from tidegate.state.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
+from tidegate.state.view import Assignment, TaskState
+
+TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+GROUPS = 16
+STEP = 2**64 // 1000
+
+
+def hashes(ids: list[int]) -> Any:
+    """Ids from 0 to 999, spread over the whole space."""
+    return np.array([number * STEP for number in ids], np.uint64)
+
+
+def keys(*ids: int) -> pa.Table:
+    return pa.table({HASH: hashes([*ids]), "id": [*ids]}, schema=TABLE.probes)
+
+
+def rows(values: dict[int, int | None], *, due: int = NEVER) -> pa.Table:
+    """Ids and what is kept for them; None takes a key away."""
+    ids = list(values)
+    columns = {
+        HASH: hashes(ids),
+        DUE: [due] * len(ids),
+        GONE: [n is None for n in values.values()],
+        "id": ids,
+        "n": list(values.values()),
+    }
+    return pa.table(columns, schema=TABLE.written)
+
+
+class Fleet:
+    """Two nodes, and the driver's part of the protocol."""
+
+    def __init__(self, local: LocalNodes, partitions: int) -> None:
+        self.local = local
+        self.route = Route.even(GROUPS, nodes=2, partitions=partitions)
+        self.base = Manifest(-1, GROUPS, None, (TABLE,))
+        self.before: Ticket | None = None
+
+    def client(self, node: int) -> Any:
+        address = self.local.nodes[node].address
+        return client_for(address, token=self.local.token, pipeline="p", timeout=20.0)
+
+    def begin(self, watermark: int | None = None) -> Assignment:
+        self.ticket = Ticket(1, self.base.batch_id + 1, 1)
+        self.watermark = watermark
+        for node in (0, 1):
+            self.client(node).begin(self.ticket, self.base, self.route.groups_of(node), watermark)
+        addresses = tuple(node.address for node in self.local.nodes)
+        time = Time(self.base.closed, watermark)
+        return Assignment("p", self.local.token, self.ticket, self.before, time, self.route, addresses, 20.0)
+
+    def commit(self) -> int:
+        """End the batch; the bytes that its tasks sent and received."""
+        answers = [self.client(node).prepare(self.ticket) for node in (0, 1)]
+        runs = together(answer.runs for answer in answers)
+        self.base = Manifest(self.ticket.batch_id, GROUPS, self.watermark, (TABLE,), runs)
+        for node in (0, 1):
+            self.client(node).commit(self.ticket, self.watermark)
+        self.before = self.ticket
+        return sum(answer.stats.get("wire", 0) for answer in answers)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalNodes]:
+    view._cache.clear()
+    with LocalNodes(
+        2,
+        pipeline="p",
+        log=str(tmp_path / "log"),
+        scratch=tmp_path / "scratch",
+        backend="columnar",
+        memory=1 << 28,
+        durable=True,
+        options={},
+        timeout=20.0,
+    ) as nodes:
+        yield nodes
+
+
+def found(state: TaskState, *ids: int) -> dict[int, int]:
+    answer = state.get(TABLE, keys(*ids))
+    assert answer.schema.names == [*TABLE.schema.names, PROBE]
+    assert answer[PROBE].to_pylist() == sorted(answer[PROBE].to_pylist())
+    assert [ids[place] for place in answer[PROBE].to_pylist()] == answer["id"].to_pylist()
+    return dict(zip(answer["id"].to_pylist(), answer["n"].to_pylist(), strict=True))
+
+
+def test_a_task_whose_groups_are_on_two_nodes(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=1)
+    state = TaskState(fleet.begin(), 0)
+    state.put(TABLE, rows({900: 9, 10: 1, 500: 5}))
+    state.stage((TABLE,), late=0)
+    fleet.commit()
+    view._cache.clear()
+    state = TaskState(fleet.begin(), 0)
+    assert found(state, 500, 7, 10, 900) == {500: 5, 10: 1, 900: 9}
+    assert state.scan(TABLE)["id"].to_pylist() == [10, 500, 900]
+
+
+def test_what_a_worker_wrote_it_need_not_fetch(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=1)
+    state = TaskState(fleet.begin(), 0)
+    state.put(TABLE, rows({10: 1, 20: 2, 30: None}))
+    state.stage((TABLE,), late=0)
+    written = fleet.commit()
+    state = TaskState(fleet.begin(), 0)
+    assert found(state, 10, 20, 30) == {10: 1, 20: 2}
+    state.put(TABLE, rows({10: 2, 20: 3, 30: None}))
+    state.stage((TABLE,), late=0)
+    assert fleet.commit() == written, "only what was staged went over the wire"
+
+
+def test_the_rest_is_fetched(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=1)
+    for values in ({10: 1, 20: 2, 600: 6}, {20: 3}):
+        state = TaskState(fleet.begin(), 0)
+        state.put(TABLE, rows({**values}))
+        state.stage((TABLE,), late=0)
+        fleet.commit()
+    assert found(TaskState(fleet.begin(), 0), 600, 20, 11, 10) == {600: 6, 20: 3, 10: 1}
+
+
+def test_what_another_worker_wrote_since_is_not_remembered_wrongly(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=1)
+    state = TaskState(fleet.begin(), 0)
+    state.put(TABLE, rows({10: 1}))
+    state.stage((TABLE,), late=0)
+    fleet.commit()
+    kept = dict(view._cache)
+    state = TaskState(fleet.begin(), 0)
+    state.put(TABLE, rows({10: 2}))
+    state.stage((TABLE,), late=0)
+    fleet.commit()
+    view._cache.clear()
+    view._cache.update(kept)  # this worker sat out the second batch
+    assert found(TaskState(fleet.begin(), 0), 10) == {10: 2}
+
+
+def test_a_row_that_is_due_is_not_remembered(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=1)
+    state = TaskState(fleet.begin(watermark=5), 0)
+    state.put(TABLE, rows({10: 1}, due=8))
+    state.stage((TABLE,), late=0)
+    fleet.commit()
+    state = TaskState(fleet.begin(watermark=8), 0)
+    assert found(state, 10) == {10: 1}
+    assert state.due(TABLE, 8)["id"].to_pylist() == [10]
+    state.stage((TABLE,), late=0)
+    fleet.commit()
+    assert found(TaskState(fleet.begin(watermark=8), 0), 10) == {}
+
+
+def test_a_table_is_put_once(local: LocalNodes) -> None:
+    state = TaskState(Fleet(local, partitions=1).begin(), 0)
+    state.put(TABLE, rows({10: 1}))
+    with pytest.raises(ValueError, match="put twice"):
+        state.put(TABLE, rows({20: 1}))
