@@ -133,6 +133,19 @@ def test_restart_drops_what_was_not_committed(
     assert ids(place) == list(range(20))
 
 
+def test_a_driver_that_was_held_up_leaves_its_successor_alone(
+    place: Place, writer: SinkWriter, numbers: Numbers, batch: Batch, spark: SparkSession
+) -> None:
+    """It took over, slept, and recovers when a later driver has written and committed a batch."""
+    writer.publish(0, writer.write(numbers(0, 10), batch(0)))
+    held_up = place.sink.open(spark, pipeline="test")
+    receipt = writer.write(numbers(10, 20), batch(1, generation=3))
+    held_up.recover(0, generation=2)
+    held_up.close()
+    writer.publish(1, receipt)
+    assert ids(place) == list(range(20))
+
+
 def test_task_that_fails_and_runs_again_counts_once(
     place: Place, writer: SinkWriter, numbers: Numbers, batch: Batch, tmp_path: Any
 ) -> None:
