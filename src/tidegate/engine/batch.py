@@ -94,7 +94,8 @@ class Batches:
     tries: int
     retry_wait: float
     deadline: float | None
-    """Seconds after which the Spark job of an attempt is taken to hang."""
+    """Seconds after which the Spark job of the first attempt is taken to hang; each further one has twice
+    as long."""
     limit: Callable[[], int | None]
     """The limit in force, for the ledger: a restart begins with it."""
     _number: int = field(default=0, init=False)
@@ -333,7 +334,9 @@ class _Batch:
         context = self._of.spark.sparkContext
         tag = f"tidegate-{ticket.generation}-{ticket.batch_id}-{ticket.attempt}"
         context.addJobTag(tag)
-        timer = threading.Timer(self._of.deadline, context.cancelJobsWithTag, [tag])
+        # Ending jobs ends their Python workers, so the next attempt has a slower start: it gets more time.
+        allowed = self._of.deadline * 2 ** (ticket.attempt - 1)
+        timer = threading.Timer(allowed, context.cancelJobsWithTag, [tag])
         timer.start()
         try:
             yield
