@@ -1,0 +1,255 @@
+"""A pipeline with state, drivers in processes of their own, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import tidegate as tg
+from tidegate import config
+from tidegate.ledger.ledger import Ledger
+from tidegate.state.manifest import Manifest
+from tidegate.state.shard import Shard
+from tidegate.state.storage import open_storage
+
+NAME = "watched"
+ROWS = 200
+"""Of a batch. A running count gives one row per key and batch, so batches have to be the same in all runs."""
+_TABLES = ("counts", "windows")
+_ROOT = Path(__file__).parents[2]
+_PATIENCE = 180.0
+"""Seconds after which something that should happen is taken not to happen."""
+
+SETTINGS: Mapping[str, str | int] = {
+    "engine.interval": "20 ms",
+    "engine.retry_wait": "20 ms",
+    "engine.tries": 10,
+    "engine.parallelism": 2,
+    "state.timeout": "3 s",
+    "state.key_groups": 16,
+    "admission.min_rows": ROWS,
+    "admission.max_rows": ROWS,
+    "admission.initial_rows": ROWS,
+}
+_SPARK: Mapping[str, str | int] = {
+    "spark.master": "local[2]",
+    "spark.driver_memory": "512m",
+    # A driver that lives for seconds starts faster when its JVM does not optimise.
+    "spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def pipeline(folder: Path, batches: int) -> tg.Pipeline:
+    """A running count, and beside it a count of windows that a second step adds up."""
+    p = tg.Pipeline(NAME)
+    readings = p.source(
+        tg.sources.Sensors(
+            sensors=40, rate=tg.sources.Constant(100), rows=batches * ROWS, start="2024-01-01T00:00:00"
+        )
+    )
+    counts = readings.key_by("id").aggregate(n=tg.agg.count(), most=tg.agg.max("value"))
+    counts.sink(tg.sinks.Files(folder / "counts"))
+    windows = readings.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
+    total = windows.key_by("id").aggregate(windows=tg.agg.count(), rows=tg.agg.sum("n"))
+    total.sink(tg.sinks.Files(folder / "windows"))
+    return p
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run leaves: the rows of each sink, and a digest of the state by table and key group."""
+
+    rows: Mapping[str, Counter[tuple[object, ...]]]
+    state: Mapping[tuple[str, int], str]
+    batches: int
+
+
+def left(folder: Path, checkpoint: Path) -> Left:
+    """What is there after a run of `pipeline(folder, ...)`."""
+    last = Ledger(checkpoint / "ledger").last
+    assert last is not None
+    assert last.state is not None
+    manifest = Manifest.from_json(last.state)
+    with tempfile.TemporaryDirectory() as scratch:
+        shard = Shard(open_storage(str(checkpoint / "state")), name="reader", scratch=Path(scratch))
+        shard.begin(manifest, frozenset(range(manifest.groups)))
+        state = {
+            (table.name, group): shard.digest(table.name, group)
+            for table in manifest.tables
+            for group in range(manifest.groups)
+        }
+        shard.close()
+    rows = {name: Counter(map(tuple, _rows(folder / name))) for name in _TABLES}
+    return Left(rows, state, last.batch_id + 1)
+
+
+def _rows(place: Path) -> Iterator[tuple[object, ...]]:
+    return zip(*tg.read(place).to_pydict().values(), strict=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A run in this process."""
+
+    left: Left
+    slowest: float
+    """Seconds of its slowest batch."""
+
+
+def finish(folder: Path, batches: int, **settings: object) -> Finished:
+    """Run to the end in this process."""
+    told: list[tg.BatchProgress] = []
+    given = {**SETTINGS, "engine.checkpoint": str(folder / "checkpoint"), **settings}
+    effective = config.load(environ={}, overrides=given)
+    pipeline(folder, batches).run(config=effective, listeners=[told.append], until_done=True)
+    slowest = max(batch.batch_seconds for batch in told)
+    return Finished(left(folder, folder / "checkpoint"), slowest)
+
+
+class Driver:
+    """The pipeline in a process of its own, with its checkpoint and its output in `folder`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        batches: int,
+        *,
+        environ: Mapping[str, str] | None = None,
+        settings: Mapping[str, str | int] | None = None,
+    ) -> None:
+        file = folder / "watched.py"
+        file.write_text(
+            "from pathlib import Path\n"
+            "from tests.engine.chaos_kit import pipeline\n"
+            f"p = pipeline(Path({str(folder)!r}), {batches})\n"
+        )
+        command = [sys.executable, "-m", "tidegate.cli.main", "run", file.name, "--until-done", "--quiet"]
+        given = {**SETTINGS, **_SPARK, **(settings or {})}
+        command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        self.process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=self._errors,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": path, **(environ or {})},
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def said(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read()
+
+    def wait(self) -> int:
+        """Until it has ended; its exit code, negative for a signal."""
+        try:
+            return self.process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the driver does not end; it said: {self.said}") from None
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Hold it and all that it started, as a machine that sleeps would."""
+        held = [self.process.pid, *(part.pid for part in parts(self.process.pid))]
+        for pid in held:
+            _send(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for pid in held:
+                _send(pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        if self.alive:
+            self.process.kill()
+            self.process.wait()
+        self._errors.close()
+
+
+@contextmanager
+def driver(
+    folder: Path,
+    batches: int,
+    *,
+    environ: Mapping[str, str] | None = None,
+    settings: Mapping[str, str | int] | None = None,
+) -> Iterator[Driver]:
+    """A driver that ends with the block."""
+    started = Driver(folder, batches, environ=environ, settings=settings)
+    try:
+        yield started
+    finally:
+        started.kill()
+
+
+Kind = Literal["jvm", "node", "worker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A process that a driver has started, itself or by others."""
+
+    kind: Kind
+    pid: int
+
+
+def parts(driver: int) -> list[Part]:
+    """All that run now. Spark's Python workers, and the one that forks them, are under its JVM."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue  # It has ended meanwhile.
+        children[int(parent)].append(int(place.name))
+    found: list[Part] = []
+    for child in children[driver]:
+        kind: Kind = "node" if "tidegate.state.node" in _command(child) else "jvm"
+        found.append(Part(kind, child))
+        below = list(children[child]) if kind == "jvm" else []
+        while below:
+            found.append(Part("worker", below.pop()))
+            below += children[found[-1].pid]
+    return found
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def checkpoint_of(folder: Path) -> Path:
+    """Where `Driver` has its checkpoint."""
+    return folder / ".tidegate" / NAME
+
+
+def await_that(condition: Callable[[], object], what: str) -> None:
+    """Wait until it holds."""
+    until = time.monotonic() + _PATIENCE
+    while not condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"waited in vain until {what}")
+        time.sleep(0.02)
