@@ -29,7 +29,7 @@ from tidegate.engine.reason import reason
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import CheckpointError, ListenerError, QueryError, TidegateError
+from tidegate.errors import CheckpointError, FencedError, ListenerError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
@@ -157,23 +157,19 @@ class Runner:
         self._failure: BaseException | None = None
         self._busy = threading.Lock()
         self._outcomes: dict[int, Outcome] = {}
+        self._lost: list[int] = []
+        """For each time that Spark ended the query: the last batch that was committed before."""
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
         watcher = _Watcher(self)
         self._spark.streams.addListener(watcher)
         try:
-            query = (
-                self._translation.stream()
-                .writeStream.queryName(self._plan.name)
-                .foreachBatch(self._batch)
-                .option("checkpointLocation", str(self._checkpoint))
-                .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
-                .start()
-            )
-            self._query = RunningQuery(self._spark, query, self._checkpoint)
-            self._started.set()
+            query = self._started_query()
             self._wait(query, duration)
+            while self._is_lost(query):
+                query = self._started_query()
+                self._wait(query, duration)
             self._finish(query)
         finally:
             self._spark.streams.removeListener(watcher)
@@ -184,6 +180,39 @@ class Runner:
             stopped_by=self._stopped_by,
             dead_letters_path=str(self._dead_letters),
         )
+
+    def _started_query(self) -> StreamingQuery:
+        self._started.clear()
+        query = (
+            self._translation.stream()
+            .writeStream.queryName(self._plan.name)
+            .foreachBatch(self._batch)
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
+            .start()
+        )
+        self._query = RunningQuery(self._spark, query, self._checkpoint)
+        self._started.set()
+        return query
+
+    def _is_lost(self, query: StreamingQuery) -> bool:
+        """Whether Spark ended the query outside of a batch, as it does when the process of a Python source
+        dies, and it may be started again: as often in a row, without a batch between, as a batch is tried."""
+        error = query.exception()
+        if error is None or self._failure is not None or self._stopping.is_set():
+            return False
+        self._check_replaced(error)
+        last = self._batches.ledger.last
+        committed = last.batch_id if last else -1
+        self._lost.append(committed)
+        failures, tries = self._lost.count(committed), self._batches.tries
+        log.warning("Spark ended the query, %d of %d times in a row: %s", failures, tries, reason(error))
+        if failures >= tries:
+            return False
+        time.sleep(self._batches.retry_wait)
+        # What Spark has still to tell of the batches of this query is told before the next one begins.
+        self._await_reports()
+        return True
 
     def stop(self, why: StoppedBy) -> None:
         """Finish the batch that is running, then end. May be called from a signal handler."""
@@ -239,12 +268,27 @@ class Runner:
             while self._outcomes and query.isActive and time.monotonic() < deadline:
                 time.sleep(0.01)
         query.stop()
+        self._await_reports()
+        failure, error = self._failure, query.exception()
+        if failure is None and error is not None and not self._stopping.is_set():
+            failure = QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}")
+            failure.__cause__ = error
+        if failure is not None:
+            self._check_replaced(failure)
+            raise failure
+
+    def _await_reports(self) -> None:
         self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        if self._failure is not None:
-            raise self._failure
-        error = query.exception()
-        if error is not None and not self._stopping.is_set():
-            raise QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}") from error
+
+    def _check_replaced(self, failure: BaseException) -> None:
+        """Raise FencedError when another driver has taken over: then Spark's log, an output or a run of the
+        state has changed under this one, and that is all that the failure means."""
+        mine, newest = self._batches.ledger.generation, Ledger(self._checkpoint.parent / "ledger").generation
+        if newest > mine and not isinstance(failure, FencedError):
+            raise FencedError(
+                f"another driver has taken over this checkpoint (generation {newest}) from this one "
+                f"(generation {mine}); only one can run at a time"
+            ) from failure
 
     def runs(self, run_id: object) -> bool:
         """Whether that is the query of this run."""
