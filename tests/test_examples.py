@@ -28,16 +28,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(name: str, *, until_done: bool = False) -> Summary:
-    """Run an example until it is done, or else until it has committed three batches with rows."""
+def run(name: str, *, until_done: bool = False, until_rows: bool = False) -> Summary:
+    """Run an example until it is done, until rows have left it, or until it has committed three batches."""
     pipeline = load(str(EXAMPLES / f"{name}.py"))
     settings = config.load(code=pipeline.config, environ={}, overrides={"engine.interval": "200 ms"})
-    batches = 0
+    batches = rows = 0
+    stopped = until_done
 
     def count(progress: tg.BatchProgress) -> None:
-        nonlocal batches
+        nonlocal batches, rows, stopped
         batches += 1
-        if batches == 3 and not until_done:
+        rows += progress.rows_out
+        if batches >= 3 and not stopped and (rows or not until_rows):
+            stopped = True
             raise_stop()
 
     def raise_stop() -> None:
@@ -88,3 +91,28 @@ def test_two_sites(spark: SparkSession, here: Path, capsys: pytest.CaptureFixtur
     summary = run("two_sites")
     assert summary.rows_in == summary.rows_out > 0
     assert "celsius" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["id_id_join", "id_value_join"])
+def test_window_joins(spark: SparkSession, here: Path, name: str) -> None:
+    summary = run(name, until_rows=True)
+    pairs = tg.read(here / f"out/{name.replace('_', '-')}")
+    assert pairs.num_rows == summary.rows_out > 0
+    starts = {moment.timestamp() for moment in pc.unique(pairs["window_start"]).to_pylist()}
+    assert all(start % 4 == 0 for start in starts)
+    terms = [0, 1]
+    while len(terms) < 30:
+        terms.append(terms[-1] + terms[-2])
+    assert pairs["fibonacci"].to_pylist() == [terms[key % 30] for key in pairs["id"].to_pylist()]
+    if name == "id_value_join":
+        assert pc.max(pairs["id"]).as_py() < 10_000, "only ids that are also values have partners"
+
+
+def test_server_count(spark: SparkSession, here: Path) -> None:
+    summary = run("server_count", until_rows=True)
+    counts = tg.read(here / "out/server-count")
+    assert counts.num_rows == summary.rows_out > 0
+    # One by one: the largest count of a server is how often it was handed on, or more.
+    assert pc.min(counts["n"]).as_py() == 1
+    handed = counts.group_by("server_name").aggregate([("n", "max"), ("n", "count")])
+    assert pc.all(pc.greater_equal(handed["n_max"], handed["n_count"])).as_py()
