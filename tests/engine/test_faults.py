@@ -19,7 +19,7 @@ from tidegate.testing.faults import Fault
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COMMITTED = ("driver.appended", "driver.committed", "driver.published")
 """Points after the commit point: the batch counts, whatever becomes of its driver."""

@@ -1,0 +1,83 @@
+"""kill -9 of random parts of a run, again and again: output and state are those of an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engine.chaos_kit import Driver, checkpoint_of, driver, finish, left, parts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECONDS = float(os.environ.get("TIDEGATE_CHAOS_SECONDS", "30"))
+"""How long parts are killed. 120 is the whole test."""
+EVERY = 3.0
+INTERVAL = 1.0
+"""Seconds from batch to batch while parts are killed, so that it is known how many there can be at most."""
+KINDS = ("driver", "jvm", "node", "worker")
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.chaos,
+    pytest.mark.slow,
+    pytest.mark.timeout(600 + 10 * SECONDS),
+]
+
+
+def victims(running: Driver, kind: str) -> list[int]:
+    """The processes of that kind; a dead driver has none."""
+    if not running.alive:
+        return []
+    if kind == "driver":
+        return [running.process.pid]
+    return [part.pid for part in parts(running.process.pid) if part.kind == kind]
+
+
+def strike(running: Driver, moments: random.Random) -> list[str]:
+    """Kill one process of a random kind; which kind it was, if there was one."""
+    there = {kind: found for kind in KINDS if (found := victims(running, kind))}
+    if not there:
+        return []
+    kind = moments.choice(sorted(there))
+    with suppress(ProcessLookupError):
+        os.kill(moments.choice(sorted(there[kind])), signal.SIGKILL)
+    return [kind]
+
+
+def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Path) -> None:
+    """A part that dies is replaced without help; only a dead driver is started again from outside."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
+    moments = random.Random(seed)
+    calm = finish(tmp_path / "calm", int(SECONDS / INTERVAL) + 10).left
+    folder = tmp_path / "struck"
+    folder.mkdir()
+    killed: list[str] = []
+    with ExitStack() as stack:
+
+        def start(interval: float) -> Driver:
+            settings = {"engine.interval": f"{interval * 1000:.0f} ms"}
+            return stack.enter_context(driver(folder, calm.batches, settings=settings))
+
+        running, since = start(INTERVAL), 0
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            time.sleep(EVERY * moments.uniform(0.7, 1.3))
+            if not running.alive:
+                assert {"driver", "jvm"} & set(killed[since:]), running.said
+                running, since = start(INTERVAL), len(killed)
+            killed += strike(running, moments)
+        if running.wait() != 0:
+            assert {"driver", "jvm"} & set(killed[since:]), running.said
+            last = start(0.02)
+            assert last.wait() == 0, last.said
+    assert len(killed) >= SECONDS / EVERY / 3, killed
+    assert left(folder, checkpoint_of(folder)) == calm
