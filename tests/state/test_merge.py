@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from math import log2
 from pathlib import Path
@@ -103,6 +104,44 @@ def test_runs_whose_rows_are_all_over_are_let_go(make: Make) -> None:
     assert [ref.sequence for ref in driver.batch({}, 2).runs] == [2]
     assert driver.shard.merge()
     assert driver.batch({}, 2).runs == ()
+
+
+def test_a_merge_that_leaves_nothing_writes_nothing(make: Make, tmp_path: Path) -> None:
+    driver = Driver(make())
+    for gone in (False, True, True, True):
+        driver.batch({"counts": rows([1, 2], gone=gone)})
+    before = Local(tmp_path / "log").names()
+    assert driver.shard.merge()
+    assert Local(tmp_path / "log").names() == before
+    assert driver.batch({}).runs == ()
+    assert driver.shard.scan("counts", ALL).num_rows == 0
+
+
+def test_a_commit_just_when_a_merge_ends_leaves_the_merged_run(make: Make) -> None:
+    driver = Driver(make(durable=False))
+    for number in range(4):
+        driver.batch({"counts": rows([number], number)})
+    lock, merger = driver.shard._lock, threading.get_ident()
+
+    class Watched:
+        """Whenever the merge lets go of the lock, a whole batch gets in before it goes on."""
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+            if threading.get_ident() == merger:
+                other = threading.Thread(target=driver.batch, args=({},))
+                other.start()
+                other.join()
+
+    driver.shard._lock = Watched()  # type: ignore[assignment]
+    assert driver.shard.merge()
+    driver.shard._lock = lock
+    driver.shard.begin(driver.base, ALL)
+    assert values(driver.shard.scan("counts", ALL)) == {0: 0, 1: 1, 2: 2, 3: 3}
+    assert len(driver.batch({}).runs) == 1
 
 
 def test_disk_stays_within_three_snapshots_when_a_tenth_is_rewritten_again_and_again(make: Make) -> None:

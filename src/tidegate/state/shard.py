@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -183,19 +184,18 @@ class Shard:
         The next `prepare` lists the merged run instead of its inputs, whose files stay: earlier manifests
         need them.
         """
+        done: _Merge | None = None
         with self._lock:
             now, self._merging = self._now, True
         try:
             done = self._dropped(now) or self._merged(now)
         finally:
-            with self._lock:
+            with self._lock:  # Once: what is merged has to have a name before anything tidies up again.
                 self._merging = False
-        if done is None:
-            return False
-        with self._lock:
-            self._merges.append(done)
-            self._now = self._snapshot(self._now.manifest, self._now.groups)
-        return True
+                if done is not None:
+                    self._merges.append(done)
+                    self._now = self._snapshot(self._now.manifest, self._now.groups)
+        return done is not None
 
     def close(self) -> None:
         """Let go of files and connections."""
@@ -217,11 +217,18 @@ class Shard:
             return None
         inputs = now.runs[-number:]
         content = merged_rows(now, inputs, bottom=number == len(now.runs), budget=self._budget)
+        first = next(content, None)
+        if first is None:
+            return _Merge(inputs, None, now.closed)
         sequence = inputs[-1].sequence
         output = self._log.write(
-            self._run_name(sequence, "merged"), content, sequence=sequence, groups=now.groups, count=now.count
+            self._run_name(sequence, "merged"),
+            chain([first], content),
+            sequence=sequence,
+            groups=now.groups,
+            count=now.count,
         )
-        return _Merge(inputs, output if output.rows else None, now.closed)
+        return _Merge(inputs, output, now.closed)
 
     def _after(self, pending: _Pending) -> Manifest:
         return replace(
