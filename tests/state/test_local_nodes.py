@@ -70,6 +70,45 @@ def test_a_killed_or_frozen_node_is_found_and_replaced(nodes: LocalNodes, blow: 
     assert driver.node.get(ticket, TABLE.name, probes([1]))["n"].to_pylist() == [10]
 
 
+def test_several_lost_nodes_are_replaced_together(nodes: LocalNodes) -> None:
+    old = nodes.nodes
+    for node in old:
+        os.kill(node.pid, signal.SIGKILL)
+    await_that(lambda: nodes.dead() == [0, 1])
+    assert nodes.replace_all([1, 0]) == [nodes.nodes[1], nodes.nodes[0]]
+    assert nodes.dead() == []
+    assert not {node.name for node in old} & {node.name for node in nodes.nodes}
+
+
+def test_the_other_nodes_are_replaced_when_one_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with LocalNodes(2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
+        start = nodes._start
+
+        def fail(index: int) -> Any:
+            if index == 0:
+                raise StateError("no room")
+            return start(index)
+
+        monkeypatch.setattr(nodes, "_start", fail)
+        with pytest.raises(StateError, match="no room"):
+            nodes.replace_all([0, 1])
+        assert nodes.dead() == [0]
+
+
+def test_what_nodes_of_earlier_generations_left_is_removed_but_for_the_newest_logs(tmp_path: Path) -> None:
+    scratch = tmp_path / "nodes"
+    for generation in range(1, 15):
+        (scratch / f"g{generation}-node-0-ab" / "rocksdb").mkdir(parents=True)
+        (scratch / f"g{generation}-node-0-ab.log").write_text("words")
+    (scratch / "other").mkdir()
+    LocalNodes(0, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=scratch, prefix="g13-").close()
+    left = {path.name for path in scratch.iterdir()}
+    later = {f"g{number}-node-0-ab{end}" for number in (13, 14) for end in ("", ".log")}
+    assert left == {"other", *later, *(f"g{number}-node-0-ab.log" for number in range(3, 13))}
+
+
 def test_a_call_to_a_frozen_node_ends_with_the_time_out(nodes: LocalNodes) -> None:
     driver = Driver(connected(nodes))
     ticket = driver.begin()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import select
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ _START = 60.0
 """Seconds that a node has until it listens."""
 _END = 5.0
 """Seconds that nodes have to end by themselves."""
+_LOGS = 10
+"""So many logs of earlier nodes are kept, the newest ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ class LocalNodes:
     ) -> None:
         """`memory` is for each node, in bytes; `timeout`, in seconds, is how long a live node may take to
         answer or to work on one request. `prefix` begins the names of the nodes. A node's own words go to
-        `scratch`/NAME.log."""
+        `scratch`/NAME.log. When `prefix` is `gN-`, what nodes of smaller N left in `scratch` is removed, but
+        for their newest logs."""
         self.token = token or secrets.token_urlsafe(32)
         self._pipeline = pipeline
         self._prefix = prefix
@@ -75,6 +79,7 @@ class LocalNodes:
             *(f"--option={key}={value}" for key, value in (options or {}).items()),
         ]
         scratch.mkdir(parents=True, exist_ok=True)
+        _tidy(scratch, _generation(prefix))
         self._running: list[_Running] = []
         with ThreadPoolExecutor(max(count, 1)) as pool:
             starts = [pool.submit(self._start, index) for index in range(count)]
@@ -101,6 +106,13 @@ class LocalNodes:
         _kill(self._running[index])
         self._running[index] = self._start(index)
         return self._running[index].handle
+
+    def replace_all(self, indexes: Sequence[int]) -> list[NodeHandle]:
+        """`replace` for several nodes side by side. When some do not start, the first error is raised once
+        the others have; those that did not stay dead."""
+        with ThreadPoolExecutor(max(len(indexes), 1)) as pool:
+            starts = [pool.submit(self.replace, index) for index in indexes]
+        return [start.result() for start in starts]
 
     def close(self) -> None:
         """End all nodes. May be called again."""
@@ -159,6 +171,31 @@ class LocalNodes:
         handle = NodeHandle(told["name"], told["address"], told["pid"])
         client = NodeClient(handle.address, token=self.token, pipeline=self._pipeline, timeout=self._timeout)
         return _Running(handle, process, client, folder)
+
+
+def _generation(name: str) -> int | None:
+    """The number in a name that begins with `gN-`; None when it does not."""
+    found = re.match(r"g(\d+)-", name)
+    return int(found[1]) if found else None
+
+
+def _tidy(scratch: Path, generation: int | None) -> None:
+    """Remove the folders of nodes of earlier generations, and all but the newest of their logs: a node that
+    was killed, or whose driver was, could not do so itself."""
+    if generation is None:
+        return
+    logs = []
+    for path in scratch.iterdir():
+        number = _generation(path.name)
+        if number is None or number >= generation:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        elif path.suffix == ".log":
+            with contextlib.suppress(FileNotFoundError):
+                logs.append((number, path.stat().st_mtime, path))
+    for _, _, path in sorted(logs)[:-_LOGS]:
+        path.unlink(missing_ok=True)
 
 
 def _first_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
