@@ -11,20 +11,22 @@ from tidegate.errors import CheckpointError
 
 
 def test_in_the_checkpoint_unless_told(tmp_path: Path) -> None:
-    assert open_log(tmp_path, None) == str(tmp_path / "state")
-    assert open_log(tmp_path, None) == str(tmp_path / "state")
+    assert open_log(tmp_path, None).place == str(tmp_path / "state")
+    assert open_log(tmp_path, None) == open_log(tmp_path, None)
 
 
 def test_elsewhere_again_and_again(tmp_path: Path) -> None:
     place = str(tmp_path / "log")
-    assert open_log(tmp_path / "one", place) == place
-    assert open_log(tmp_path / "one", place) == place
+    first = open_log(tmp_path / "one", place)
+    assert first.place == place
+    assert open_log(tmp_path / "one", place) == first
 
 
 def test_one_place_is_not_for_two_checkpoints(tmp_path: Path) -> None:
     open_log(tmp_path / "one", str(tmp_path / "log"))
     with pytest.raises(CheckpointError, match="belongs to another checkpoint"):
         open_log(tmp_path / "two", str(tmp_path / "log"))
+    assert open_log(tmp_path / "two", None).place == str(tmp_path / "two/state")
 
 
 def test_runs_do_not_move_by_themselves(tmp_path: Path) -> None:

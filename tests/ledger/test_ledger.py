@@ -117,3 +117,30 @@ def test_of_many_drivers_each_has_its_own_generation(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         taken = [ledger.generation for ledger in pool.map(lambda _: driver(tmp_path), range(40))]
     assert sorted(taken) == list(range(1, 41))
+
+
+def test_old_records_are_forgotten_and_a_driver_that_slept_since_is_fenced(tmp_path: Path) -> None:
+    zombie = driver(tmp_path)
+    zombie.append(entry(0, zombie))
+    ledger = driver(tmp_path)
+    for batch_id in range(1, 30):
+        ledger.append(entry(batch_id, ledger))
+        ledger.forget(keep=3)
+    assert 3 <= len(list(ledger.entries())) <= 6
+    with pytest.raises(FencedError):
+        zombie.append(entry(1, zombie))
+    again = Ledger(tmp_path)
+    assert again.last is not None
+    assert again.last.batch_id == 29
+    assert [found.batch_id for found in again.entries()][:3] == [29, 28, 27]
+
+
+def test_starts_without_a_batch_do_not_cost_entries(tmp_path: Path) -> None:
+    ledger = driver(tmp_path)
+    for batch_id in range(5):
+        ledger.append(entry(batch_id, ledger))
+    for _ in range(15):
+        ledger = driver(tmp_path)
+    ledger.append(entry(5, ledger))
+    ledger.forget(keep=5)
+    assert len(list(ledger.entries())) >= 5

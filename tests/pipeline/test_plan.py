@@ -177,6 +177,15 @@ def test_no_aggregate() -> None:
     assert "tg.agg" in str(refused(lambda: keyed.aggregate(n=len)))  # type: ignore[arg-type]
 
 
+def test_steps_have_names_of_their_own() -> None:
+    p = tg.Pipeline("names")
+    keyed = readings(p).key_by("id")
+    keyed.named("mine").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    assert "mine" in str(p)
+    assert "already" in str(refused(lambda: keyed.named("mine").deduplicate()))
+    assert "no name" in str(refused(lambda: keyed.named("a name").deduplicate()))
+
+
 def test_keyed_steps_are_declared_and_drawn() -> None:
     p = tg.Pipeline("keyed")
     left, right = readings(p), readings(p)

@@ -18,64 +18,24 @@ from pyspark.sql import functions as F
 
 from tidegate.engine import protocol
 from tidegate.engine.garbage import Garbage
+from tidegate.engine.outcome import Outcome
 from tidegate.engine.protocol import BatchProtocol, Event, Instruction
 from tidegate.engine.query import RunningQuery
 from tidegate.engine.reason import reason
 from tidegate.engine.translate import Translation, seen
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import BatchError, CheckpointError, FencedError
+from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.operators.operator import Time
 from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 from tidegate.sources.source import Seen
+from tidegate.state.manifest import Manifest
 from tidegate.state.nodes import Kept, Nodes
 from tidegate.state.standing import Ticket
 from tidegate.testing import faults
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a batch did, known once it is visible. Times are in seconds, event times in microseconds."""
-
-    batch_id: int
-    visible_at: float
-    cut: Mapping[str, Any]
-    seen: Mapping[str, Seen]
-    """Source -> what was read."""
-    rows_out: Mapping[str, int]
-    """Sink step -> rows."""
-    watermark: int | None
-    phases: Mapping[str, float]
-    tries: int
-    late: int = 0
-    state_rows: int = 0
-    state_bytes: int = 0
-    state_wire: int = 0
-
-    @property
-    def rows_in(self) -> Mapping[str, int]:
-        """Source -> rows."""
-        return {name: seen.rows for name, seen in self.seen.items()}
-
-    @property
-    def dead_letters(self) -> int:
-        return sum(seen.unreadable for seen in self.seen.values())
-
-    @property
-    def latency_p50(self) -> float | None:
-        """From event to visible output: the mean of the sources' medians, by rows."""
-        timed = [(seen.rows, seen.median) for seen in self.seen.values() if seen.median is not None]
-        total = sum(rows for rows, _ in timed)
-        return sum(rows * (self.visible_at - at / 1e6) for rows, at in timed) / total if total else None
-
-    @property
-    def latency_p99(self) -> float | None:
-        """From event to visible output: that of the slowest source."""
-        oldest = [seen.oldest_percent for seen in self.seen.values() if seen.oldest_percent is not None]
-        return self.visible_at - min(oldest) / 1e6 if oldest else None
 
 
 @dataclass(slots=True)
@@ -109,13 +69,17 @@ class Batches:
             self.ledger.check_next(batch_id)
         batch = _Batch(self, rows, batch_id, query, entry)
         batch.carry_out()
-        return None if entry is not None else batch.outcome()
+        if entry is not None:
+            return None
+        self.garbage.collect(batch.manifest)
+        return batch.outcome()
 
     @property
     def time(self) -> Time:
-        """The event time of the next batch."""
-        last = self.ledger.last
-        return Time(last.watermark if last else None, self.watermark.micros)
+        """The event time of the next batch. It never goes back, not even after a restart with more grace."""
+        closed = self.ledger.last.watermark if self.ledger.last else None
+        known = [micros for micros in (closed, self.watermark.micros) if micros is not None]
+        return Time(closed, max(known, default=None))
 
     def attempt(self, ticket: Ticket) -> Attempt:
         """A new attempt at writing to a sink."""
@@ -194,6 +158,11 @@ class _Batch:
                     events.extend(pool.map(self._do, instructions))
                 else:
                     events.extend(map(self._do, instructions))
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """What the state consists of after the batch; None without state."""
+        return self._kept.manifest if self._kept else None
 
     def outcome(self) -> Outcome:
         """What the batch did."""
@@ -296,12 +265,13 @@ class _Batch:
         of.watermark = advanced
         if nodes and self._kept:
             nodes.committed(ticket, self._kept.manifest)
-        of.garbage.collect(self._kept.manifest if self._kept else None)
 
     def _state(self) -> dict[str, Any] | None:
         if self._of.nodes is None or self._kept is None:
             return None
-        return self._kept.manifest.to_json() if self._of.nodes.durable else {"durable": False}
+        if not self._of.nodes.durable:
+            return {"durable": False}
+        return {**self._kept.manifest.to_json(), "meaning": self._of.translation.meaning}
 
     def _publish(self) -> Event:
         receipts = self._committed.receipts if self._committed else None
@@ -321,7 +291,12 @@ class _Batch:
         )
         self._tries = ticket.attempt + 1
         # A lost node is the cause, and it is put right; anything else may need a moment to pass.
-        if not (self._of.nodes and self._of.nodes.heal()):
+        try:
+            lost = self._of.nodes.heal() if self._of.nodes else 0
+        except (TidegateError, OSError) as error:
+            log.warning("batch %d: a lost node could not be replaced: %s", self._id, error)
+            lost = 0  # The next attempt fails on it, and comes back here.
+        if not lost:
             time.sleep(self._of.retry_wait)
         return protocol.Healed(ticket)
 
@@ -336,12 +311,21 @@ class _Batch:
         context.addJobTag(tag)
         # Ending jobs ends their Python workers, so the next attempt has a slower start: it gets more time.
         allowed = self._of.deadline * 2 ** (ticket.attempt - 1)
-        timer = threading.Timer(allowed, context.cancelJobsWithTag, [tag])
-        timer.start()
+        over = threading.Event()
+
+        def end_jobs() -> None:
+            wait = allowed
+            while not over.wait(wait):
+                context.cancelJobsWithTag(tag)
+                wait = 1.0  # An attempt has several jobs, one after the other.
+
+        watch = threading.Thread(target=end_jobs, name="deadline", daemon=True)
+        watch.start()
         try:
             yield
         finally:
-            timer.cancel()
+            over.set()
+            watch.join()
             context.removeJobTag(tag)
 
     def _write(self, ticket: Ticket, rows: DataFrame) -> _Written:

@@ -12,7 +12,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 from uuid import uuid4
 
@@ -49,34 +51,46 @@ def open_folder(place: str, plan: Plan) -> Path:
     return folder
 
 
-def open_log(folder: Path, place: str | None) -> str:
+@dataclass(frozen=True, slots=True)
+class LogPlace:
+    """Where the runs of a checkpoint are, and what it is known by there."""
+
+    place: str
+    id: str
+
+
+def open_log(folder: Path, place: str | None) -> LogPlace:
     """Where the runs of a checkpoint are kept: `place`, or a folder in the checkpoint.
 
     A place outside belongs to one checkpoint: two would delete each other's runs. Raises CheckpointError
     when it is another's, or when this checkpoint has its runs elsewhere.
     """
     label = folder / "state.json"
-    mine = {"log": place, "id": uuid4().hex}
+    mine: dict[str, Any] = {"log": place, "id": uuid4().hex}
     try:
-        if not create(label, json.dumps(mine).encode()):
+        if label.exists():
             mine = json.loads(label.read_bytes())
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{label} cannot be used: {error}") from error
+        raise CheckpointError(f"{label} cannot be read: {error}") from error
     if mine["log"] != place:
         raise CheckpointError(
             f"the checkpoint {folder} has its runs in {mine['log'] or folder / 'state'}, and state.log is "
             f"{place or 'none'} now; set it back, or take a savepoint and start from that"
         )
     if place is None:
-        return str(folder / "state")
+        if not create(label, json.dumps(mine).encode()):
+            mine = json.loads(label.read_bytes())
+        return LogPlace(str(folder / "state"), mine["id"])
     storage, owner = open_storage(place), f"{mine['id']}.owner"
     others = [name for name in storage.names() if name.endswith(".owner") and name != owner]
     if others:
         raise CheckpointError(
             f"the log {place} belongs to another checkpoint; give each one a place of its own with state.log"
         )
+    # Only a place that can be used goes on record.
     storage.write(owner, [str(folder).encode()])
-    return place
+    create(label, json.dumps(mine).encode())
+    return LogPlace(place, mine["id"])
 
 
 def _shown(sources: object) -> str:

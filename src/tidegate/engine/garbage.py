@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 
+from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.manifest import Manifest
 from tidegate.state.nodes import generation_of
@@ -40,8 +41,11 @@ class Garbage:
                 self._delete(name)
 
     def collect(self, manifest: Manifest | None) -> None:
-        """After a commit."""
-        self._ledger.forget(self._retention)
+        """After a batch is through. What cannot be deleted costs space, nothing else."""
+        try:
+            self._ledger.forget(self._retention)
+        except (OSError, CheckpointError) as error:
+            log.warning("old records of the ledger could not be deleted: %s", error)
         if manifest is None:
             return
         self._named.append(frozenset(run.name for run in manifest.runs))
@@ -55,5 +59,5 @@ class Garbage:
             return
         try:
             self._storage.delete(name)
-        except Exception as error:  # It costs space, not correctness.
+        except Exception as error:
             log.warning("the run %s could not be deleted: %s", name, error)

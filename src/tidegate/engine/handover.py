@@ -77,10 +77,10 @@ def reads(plan: Plan) -> int:
 
 
 def must_be_kept(plan: Plan, step: Step) -> bool:
-    """Whether the rows of a keyed step are to be computed once and kept: several steps read them, or a
-    function of the user's that may read only some."""
-    several = len(plan.consumers(step)) > 1
-    return several or any(isinstance(sink.sink, ForEachBatch) for sink in _sinks_after(plan, step))
+    """Whether the rows of a keyed step are to be computed once and kept: several sinks or shuffles read
+    them, or a function of the user's that may read only some."""
+    ends = _ends_after(plan, step)
+    return len(ends) > 1 or any(isinstance(e, SinkStep) and isinstance(e.sink, ForEachBatch) for e in ends)
 
 
 def is_united(plan: Plan, step: Step) -> bool:
@@ -94,14 +94,14 @@ def is_united(plan: Plan, step: Step) -> bool:
     )
 
 
-def _sinks_after(plan: Plan, step: Step) -> list[SinkStep]:
-    """The sinks that a step reaches before the next shuffle."""
-    found = []
+def _ends_after(plan: Plan, step: Step) -> list[Step]:
+    """The sinks and shuffles that read the rows of a step, one as often as it does."""
+    found: list[Step] = []
     for reader in plan.consumers(step):
-        if isinstance(reader, SinkStep):
+        if isinstance(reader, SinkStep) or (reader.keyed and not isinstance(reader, KeyBy)):
             found.append(reader)
-        elif not reader.keyed or isinstance(reader, KeyBy):
-            found += _sinks_after(plan, reader)
+        else:
+            found += _ends_after(plan, reader)
     return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -13,41 +12,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.config import Config
 from tidegate.engine import checkpoint as checkpoints
-from tidegate.engine import session
+from tidegate.engine import recovery, session, signals
 from tidegate.engine.admission import Admission
-from tidegate.engine.batch import Batches, Outcome, identity
-from tidegate.engine.garbage import Garbage
+from tidegate.engine.batch import Batches, identity
 from tidegate.engine.intake import Intake
+from tidegate.engine.outcome import Outcome
 from tidegate.engine.progress import BatchProgress, Listener
 from tidegate.engine.query import RunningQuery
 from tidegate.engine.reason import reason
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
+from tidegate.engine.watcher import Watcher
 from tidegate.engine.watermark import Watermark
-from tidegate.errors import CheckpointError, FencedError, ListenerError, QueryError, TidegateError
+from tidegate.errors import FencedError, ListenerError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import SinkWriter
-from tidegate.state.manifest import Manifest
-from tidegate.state.nodes import Nodes
-from tidegate.state.storage import open_storage
-from tidegate.state.table import StateTable
 from tidegate.testing import faults
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +60,7 @@ def run(
         spark = stack.enter_context(_session(plan, config))
         runner = Runner(plan, config, folder, spark, listeners, until_done=until_done)
         stack.callback(runner.close)
-        stack.enter_context(_signals(runner))
+        stack.enter_context(signals.calling(lambda: runner.stop("signal")))
         return runner.run(duration)
 
 
@@ -96,15 +86,12 @@ class Runner:
         self._checkpoint = folder / "spark"
         ledger = Ledger(folder / "ledger")
         admission = _admission(config, self._interval, ledger.last.limit if ledger.last else None)
-        # A checkpoint keeps the number of key groups that it began with.
-        state = ledger.last.state if ledger.last else None
-        groups = state["groups"] if state and "groups" in state else config.state.key_groups
         self._translation = Translation(
             plan,
             spark,
             parallelism=self._parallelism,
             first_rows=admission.limit if admission else None,
-            groups=groups,
+            groups=recovery.key_groups(ledger.last, config),
         )
         writers = {step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks}
         self._translation.check(writers)
@@ -116,6 +103,7 @@ class Runner:
             for step in plan.sources
             if step.source.fallible
         }
+        recovery.check(folder, ledger, self._translation, config)
         # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
         ledger.take_over()
         last = ledger.last
@@ -128,10 +116,9 @@ class Runner:
                 generation=ledger.generation,
             )
         self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
-        self._nodes = _nodes(plan, config, folder, self._translation.tables, ledger, self._parallelism)
-        storage = open_storage(self._nodes.log) if self._nodes else None
-        garbage = Garbage(ledger, storage, config.state.retention)
-        garbage.recover()
+        self._nodes, garbage = recovery.start(
+            folder, ledger, self._translation, config, pipeline=plan.name, parallelism=self._parallelism
+        )
         self._batches = Batches(
             spark=spark,
             translation=self._translation,
@@ -162,7 +149,7 @@ class Runner:
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
-        watcher = _Watcher(self)
+        watcher = Watcher(self)
         self._spark.streams.addListener(watcher)
         try:
             query = self._started_query()
@@ -222,10 +209,11 @@ class Runner:
 
     def close(self) -> None:
         """Let go of what the sinks hold, and of the state nodes."""
-        for writer in self._writers():
-            writer.close()
-        if self._nodes is not None:
-            self._nodes.close()
+        with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
+            if self._nodes is not None:
+                stack.callback(self._nodes.close)
+            for writer in self._writers():
+                stack.callback(writer.close)
 
     def _writers(self) -> list[SinkWriter]:
         return [*self._batches.writers.values(), *self._batches.dead_letters.values()]
@@ -347,7 +335,7 @@ class Runner:
         except Exception as error:
             self._listeners.remove(listener)
             name = getattr(listener, "__qualname__", type(listener).__name__)
-            self._fail(
+            self.fail(
                 ListenerError(
                     f"the listener {name} failed at batch {progress.batch_id}, which is committed: "
                     f"{type(error).__name__}: {error}"
@@ -355,7 +343,7 @@ class Runner:
                 error,
             )
 
-    def _fail(self, failure: TidegateError, cause: Exception) -> None:
+    def fail(self, failure: TidegateError, cause: Exception) -> None:
         """End the run with this error once its batch is through."""
         failure.__cause__ = cause
         self._failure = self._failure or failure
@@ -370,31 +358,6 @@ class Runner:
 
 class _StopRequestedError(Exception):
     """Ends the query before a batch that came after the request to stop."""
-
-
-class _Watcher(StreamingQueryListener):
-    """Spark's own reports on the query of one runner."""
-
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        pass
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        if self._runner.runs(event.progress.runId):
-            try:
-                self._runner.progressed(event.progress)
-            except Exception as error:
-                text = f"the progress of batch {event.progress.batchId} could not be read: {error}"
-                self._runner._fail(QueryError(text), error)
-
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        if self._runner.runs(event.runId):
-            self._runner.idle()
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
 
 
 @contextmanager
@@ -418,62 +381,6 @@ def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
-
-
-@contextmanager
-def _signals(runner: Runner) -> Iterator[None]:
-    """SIGINT and SIGTERM stop the run; a second one goes its usual way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
-
-    def handle(number: int, _: object) -> None:
-        runner.stop("signal")
-        signal.signal(number, signal.SIG_DFL)
-
-    for number in numbers:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _nodes(
-    plan: Plan,
-    config: Config,
-    folder: Path,
-    tables: tuple[StateTable, ...],
-    ledger: Ledger,
-    parallelism: int,
-) -> Nodes | None:
-    """The state nodes of a plan that keeps state, standing where the last batch left it."""
-    last = ledger.last
-    state = last.state if last else None
-    if state is not None and not state.get("durable", True):
-        raise CheckpointError(
-            f"the checkpoint {folder} was written with state.durable off, so there is no state to go on "
-            "from; begin with a new checkpoint"
-        )
-    if not tables and state is None:
-        return None
-    base = Manifest.from_json(state) if state is not None else None
-    if base is None and last is not None:
-        # Steps with state that were added to a pipeline without any begin with none.
-        base = Manifest(last.batch_id, config.state.key_groups, last.watermark, ())
-    return Nodes(
-        config.state,
-        log=checkpoints.open_log(folder, config.state.log),
-        pipeline=plan.name,
-        folder=folder,
-        tables=tables,
-        base=base,
-        parallelism=parallelism,
-        generation=ledger.generation,
-    )
 
 
 def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:

@@ -70,6 +70,11 @@ class Translation:
         return tuple(table for operator in self.operators.values() for table in operator.tables)
 
     @property
+    def meaning(self) -> dict[str, dict[str, str]]:
+        """What the state of each step stands for."""
+        return {step.name: step.meaning() for step in self.operators}
+
+    @property
     def needs_a_full_read(self) -> bool:
         """Whether what is observed of a source would be wrong otherwise: a user's function may read less."""
         return any(isinstance(step.sink, ForEachBatch) for step in self._plan.sinks) and not all(

@@ -100,15 +100,18 @@ class Ledger:
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
         entries = [number for number in numbers[-2 * keep :] if isinstance(self._read(number), Entry)]
+        if len(entries) < keep:
+            return  # Generations lie between them: which are the oldest to stay is seen later.
         for number in numbers:
-            if entries[-keep:] and number < entries[-keep:][0]:
+            if number < entries[-keep]:
                 self._path(number).unlink(missing_ok=True)
 
     def _create(self, record: dict[str, Any]) -> bool:
         if not create(self._path(self._next), json.dumps(record).encode()):
             return False
-        # A number may be free because its record was forgotten; then there are newer ones.
-        if self._numbers()[-1] > self._next:
+        # A number may be free because its record was forgotten; then the one before it was forgotten first.
+        if self._next and not self._path(self._next - 1).exists():
+            self._path(self._next).unlink(missing_ok=True)
             return False
         self._next += 1
         return True

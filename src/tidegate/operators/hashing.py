@@ -37,8 +37,13 @@ def hashed(columns: Sequence[str]) -> Column:
 
 def check_key(column: str, kind: DataType) -> None:
     """Raise a PipelineError for a column that cannot be a key."""
-    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
 
+    if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
+        raise PipelineError(
+            f"{column!r} has the collation {kind.collation}, by which different texts are equal; "
+            "make the key one form of them, e.g. lower(...), and collate it to UTF8_BINARY"
+        )
     if isinstance(kind, ArrayType | MapType | StructType | VariantType):
         raise PipelineError(
             f"{column!r} is a {kind.simpleString()}, which cannot be a key; "

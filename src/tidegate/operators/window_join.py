@@ -15,6 +15,7 @@ from tidegate.operators.input import Input
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
 from tidegate.operators.pairs import pairs
 from tidegate.operators.sides import TIME, Sides, joined, named_alike, padded, sides
+from tidegate.operators.windows import lengths
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
@@ -125,10 +126,7 @@ def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
     for which, given in (("left", left), ("right", right)):
         if given.event_time is None:
             raise PipelineError(f"the {which} stream has no event time; give its source event_time='column'")
-    size = round(window.size * 1e6)
-    every = round(window.every * 1e6) if isinstance(window, Sliding) else size
-    if every < 1:
-        raise PipelineError(f"{window.describe()} is shorter than a microsecond")
+    size, every = lengths(window)
     both = sides(left, right, without=named_alike(left, right))
     keys = pa.schema([*both.keys, pa.field(_START, pa.int64())])
     tables = tuple(

@@ -108,9 +108,19 @@ class Pipeline:
         """The pipeline as a picture (HTML with inline SVG)."""
         return drawing.html(Plan(self.name, self.steps))
 
-    def _declare(self, kind: type[S], inputs: tuple[Step, ...], **fields: Any) -> S:
+    def _declare(self, kind: type[S], inputs: tuple[Step, ...], name: str | None = None, **fields: Any) -> S:
         self._numbers[kind.kind] += 1
-        step = kind(f"{kind.kind}-{self._numbers[kind.kind]}", caller(), inputs, **fields)
+        given = name or f"{kind.kind}-{self._numbers[kind.kind]}"
+        if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            problem = f"{name!r} is no name for a step: letters, digits, '_' and '-' only"
+            raise PipelineError(problem, step=kind.kind, where=caller())
+        if any(step.name == given for step in self._steps):
+            raise PipelineError(
+                f"there is a step {given!r} already; give each one a name of its own",
+                step=kind.kind,
+                where=caller(),
+            )
+        step = kind(given, caller(), inputs, **fields)
         self._steps.append(step)
         return step
 

@@ -44,6 +44,10 @@ class Step:
         """What the step does, in one short line."""
         return ""
 
+    def meaning(self) -> dict[str, str]:
+        """What its state stands for, part by part: a part that changes makes state of before wrong."""
+        return {}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceStep(Step):
@@ -163,6 +167,10 @@ class Aggregate(Step):
         text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
         return f"{text} per {self.window.describe()}" if self.window else text
 
+    def meaning(self) -> dict[str, str]:
+        parts = {name: str(aggregate) for name, aggregate in self.aggregates.items()}
+        return {**parts, "window": self.window.describe() if self.window else "none"}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowJoin(Step):
@@ -174,6 +182,9 @@ class WindowJoin(Step):
 
     def describe(self) -> str:
         return f"{self.how} on {show_keys(self.on)} per {self.window.describe()}"
+
+    def meaning(self) -> dict[str, str]:
+        return {"on": show_keys(self.on), "window": self.window.describe()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,6 +200,9 @@ class IntervalJoin(Step):
 
     def describe(self) -> str:
         return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"
+
+    def meaning(self) -> dict[str, str]:
+        return {"on": show_keys(self.on), "before": f"{self.before:g} s", "after": f"{self.after:g} s"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,6 +234,9 @@ class Deduplicate(Step):
     def describe(self) -> str:
         return f"within {self.within:g} s" if self.within is not None else "for ever"
 
+    def meaning(self) -> dict[str, str]:
+        return {"within": self.describe()}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopN(Step):
@@ -230,6 +247,9 @@ class TopN(Step):
 
     def describe(self) -> str:
         return f"{self.n} by {self.by}"
+
+    def meaning(self) -> dict[str, str]:
+        return {"n": str(self.n), "by": self.by}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,7 @@ class _Declared:
         self.pipeline = pipeline
         self.step = step
 
-    def _then(self, kind: type[S], *others: _Declared, **fields: Any) -> S:
+    def _then(self, kind: type[S], *others: _Declared, name: str | None = None, **fields: Any) -> S:
         for other in others:
             if not isinstance(other, _Declared):
                 self._refuse(kind, f"takes streams, not {type(other).__name__}")
@@ -40,7 +40,8 @@ class _Declared:
                     f"joins streams of two pipelines, {self.pipeline.name!r} and {other.pipeline.name!r}; "
                     "declare both sources in one",
                 )
-        return self.pipeline._declare(kind, (self.step, *(other.step for other in others)), **fields)
+        inputs = (self.step, *(other.step for other in others))
+        return self.pipeline._declare(kind, inputs, name, **fields)
 
     def _refuse(self, kind: type[Step], problem: str) -> NoReturn:
         raise PipelineError(problem, step=kind.kind, where=caller())
@@ -115,10 +116,12 @@ class Stream(_Declared):
         on: On,
         window: Window | None = None,
         how: Literal["inner", "left"] = "inner",
+        name: str | None = None,
     ) -> Stream:
         """Pairs of rows of both streams with equal keys in the same window.
 
-        `on` is a column name, a pair (left, right) of names, or a list of those.
+        `on` is a column name, a pair (left, right) of names, or a list of those. `name`: see
+        `KeyedStream.named`.
         """
         if window is None:
             self._refuse(
@@ -128,7 +131,10 @@ class Stream(_Declared):
         if how not in ("inner", "left"):
             self._refuse(steps.WindowJoin, f"how={how!r} is not one of 'inner', 'left'")
         keys = self._keys(steps.WindowJoin, on)
-        return Stream(self.pipeline, self._then(steps.WindowJoin, other, on=keys, window=window, how=how))
+        return Stream(
+            self.pipeline,
+            self._then(steps.WindowJoin, other, name=name, on=keys, window=window, how=how),
+        )
 
     def interval_join(
         self,
@@ -138,6 +144,7 @@ class Stream(_Declared):
         before: str = "0 s",
         after: str = "0 s",
         how: Literal["inner", "left"] = "inner",
+        name: str | None = None,
     ) -> Stream:
         """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
         reach = (self._length(steps.IntervalJoin, before), self._length(steps.IntervalJoin, after))
@@ -148,6 +155,7 @@ class Stream(_Declared):
             self._then(
                 steps.IntervalJoin,
                 other,
+                name=name,
                 on=self._keys(steps.IntervalJoin, on),
                 before=reach[0],
                 after=reach[1],
@@ -155,9 +163,9 @@ class Stream(_Declared):
             ),
         )
 
-    def broadcast_join(self, rules: KeyedStream, *, condition: str) -> Stream:
+    def broadcast_join(self, rules: KeyedStream, *, condition: str, name: str | None = None) -> Stream:
         """Each row with every current row of `rules` (the latest per key) for which `condition` holds."""
-        return Stream(self.pipeline, self._then(steps.BroadcastJoin, rules, condition=condition))
+        return Stream(self.pipeline, self._then(steps.BroadcastJoin, rules, name=name, condition=condition))
 
     def late(self, side: Literal["left", "right"] = "left") -> Stream:
         """The rows that came too late for the windowed step that this stream leaves.
@@ -210,13 +218,25 @@ class Stream(_Declared):
 class KeyedStream(_Declared):
     """Rows with a key: the steps that keep state."""
 
+    def __init__(self, pipeline: Pipeline, step: Step, name: str | None = None) -> None:
+        super().__init__(pipeline, step)
+        self._name = name
+
+    def named(self, name: str) -> KeyedStream:
+        """Name the step that follows. Its state is filed under that name, so the step keeps it when others
+        are declared before it later; without one it is filed under its kind and number."""
+        return KeyedStream(self.pipeline, self.step, name)
+
+    def _then(self, kind: type[S], *others: _Declared, name: str | None = None, **fields: Any) -> S:
+        return super()._then(kind, *others, name=name or self._name, **fields)
+
     def window(self, window: Window, *, emit: Mode = "append") -> WindowedStream:
         """Aggregate per window of event time.
 
         emit="append": a window leaves once, when the watermark has passed its end. emit="update": it
         leaves in every batch that changes it.
         """
-        return WindowedStream(self.pipeline, self.step, window, emit)
+        return WindowedStream(self, window, emit)
 
     def aggregate(self, **aggregates: Aggregate) -> Stream:
         """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`.
@@ -276,7 +296,7 @@ class KeyedStream(_Declared):
 class WindowedStream:
     """A keyed stream cut into windows."""
 
-    def __init__(self, pipeline: Pipeline, step: Step, window: Window, emit: Mode) -> None:
+    def __init__(self, keyed: KeyedStream, window: Window, emit: Mode) -> None:
         if not isinstance(window, Window):
             raise PipelineError(
                 f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window", where=caller()
@@ -285,7 +305,7 @@ class WindowedStream:
             raise PipelineError(
                 f"emit={emit!r} is not one of 'append', 'update'", step="window", where=caller()
             )
-        self._keyed = KeyedStream(pipeline, step)
+        self._keyed = keyed
         self._window = window
         self._emit = emit
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.config.settings import State as Settings
-from tidegate.errors import CheckpointError, TidegateError
+from tidegate.errors import TidegateError
 from tidegate.operators.operator import Time
 from tidegate.pipeline.duration import seconds
 from tidegate.state.client import NodeClient, PrepareAnswer, client_for
@@ -17,7 +17,6 @@ from tidegate.state.local import LocalNodes
 from tidegate.state.manifest import Manifest, together
 from tidegate.state.route import Route
 from tidegate.state.standing import Ticket
-from tidegate.state.table import StateTable
 from tidegate.state.view import Assignment
 from tidegate.testing import faults
 
@@ -49,18 +48,15 @@ class Nodes:
         *,
         log: str,
         pipeline: str,
+        prefix: str,
         folder: Path,
-        tables: Sequence[StateTable],
-        base: Manifest | None,
+        base: Manifest,
         parallelism: int,
         generation: int,
     ) -> None:
-        self.log = log
-        """Where the runs are kept."""
-        groups = base.groups if base else settings.key_groups
-        self._base = base or Manifest(-1, groups, None, tuple(tables))
-        self._base = evolved(self._base, tuple(tables))
-        self.route = Route.even(groups, nodes=settings.nodes, partitions=parallelism)
+        self._base = base
+        self._tables = base.tables
+        self.route = Route.even(base.groups, nodes=settings.nodes, partitions=parallelism)
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
         self._durable = settings.durable
@@ -74,13 +70,10 @@ class Nodes:
             backend=settings.backend,
             memory=_bytes(settings.memory),
             durable=settings.durable,
-            options={"url": settings.redis, "prefix": f"tidegate:{pipeline}"}
-            if settings.backend == "redis"
-            else {},
+            options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
             timeout=self._timeout,
-            prefix=prefix(generation),
+            prefix=names_of(generation),
         )
-        self._tables = tuple(tables)
 
     @property
     def expected(self) -> dict[int, frozenset[Part]]:
@@ -153,7 +146,8 @@ class Nodes:
         lost = self._local.dead()
         for node in lost:
             _log.warning("state node %d is lost; starting another in its place", node)
-            self._local.replace(node)
+        with ThreadPoolExecutor(max(len(lost), 1)) as pool:
+            list(pool.map(self._local.replace, lost))
         return len(lost)
 
     def close(self) -> None:
@@ -168,7 +162,7 @@ class Nodes:
         )
 
 
-def prefix(generation: int) -> str:
+def names_of(generation: int) -> str:
     """How the names of a driver's nodes begin. They go into the names of the runs that those write."""
     return f"g{generation}-"
 
@@ -177,51 +171,6 @@ def generation_of(run: str) -> int | None:
     """The generation of the driver whose node wrote a run; None when its name does not tell."""
     found = re.match(r"\d+-g(\d+)-", run)
     return int(found[1]) if found else None
-
-
-def evolved(base: Manifest, tables: tuple[StateTable, ...]) -> Manifest:
-    """The state of a checkpoint under the tables of today. Raises CheckpointError when they do not fit."""
-    known = {table.name: table for table in base.tables}
-    for table in tables:
-        old = known.pop(table.name, None)
-        if old is not None:
-            _check_evolution(old, table)
-    if known and base.batch_id >= 0:
-        raise CheckpointError(
-            f"the checkpoint holds state of {', '.join(sorted(known))}, which this pipeline does not have; "
-            "put the step back, or begin with a new checkpoint"
-        )
-    return Manifest(base.batch_id, base.groups, base.closed, tables, base.runs)
-
-
-def _check_evolution(old: StateTable, new: StateTable) -> None:
-    way_out = "undo the change to go on from this checkpoint, or begin with a new one"
-    if old.kind != new.kind or not old.keys.equals(new.keys):
-        raise CheckpointError(
-            f"the key of {new.name} was ({_columns(old.keys)}) when this checkpoint was written and is now "
-            f"({_columns(new.keys)}); {way_out}"
-        )
-    for field in old.values:
-        place = new.values.get_field_index(field.name)
-        if place < 0:
-            raise CheckpointError(
-                f"the checkpoint holds {field.name!r} for {new.name}, and this pipeline does not; {way_out}"
-            )
-        if not new.values.field(place).type.equals(field.type):
-            raise CheckpointError(
-                f"{field.name!r} of {new.name} was {field.type} when this checkpoint was written and is now "
-                f"{new.values.field(place).type}; {way_out}"
-            )
-    for field in new.values:
-        if old.values.get_field_index(field.name) < 0 and not field.nullable:
-            raise CheckpointError(
-                f"{field.name!r} is new in {new.name} and may not be null, so old keys have no value for it; "
-                f"make it nullable, or begin with a new checkpoint"
-            )
-
-
-def _columns(schema: object) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)  # type: ignore[attr-defined]
 
 
 def _bytes(text: str) -> int:
