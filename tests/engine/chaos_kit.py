@@ -158,10 +158,10 @@ class Driver:
         self._errors.seek(0)
         return self._errors.read()
 
-    def wait(self) -> int:
-        """Until it has ended; its exit code, negative for a signal."""
+    def wait(self, more: float = 0.0) -> int:
+        """Until it has ended; its exit code, negative for a signal. `more`: seconds that it has to work."""
         try:
-            return self.process.wait(_PATIENCE)
+            return self.process.wait(_PATIENCE + more)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"the driver does not end; it said: {self.said}") from None
 
@@ -246,6 +246,12 @@ def _send(pid: int, number: signal.Signals) -> None:
 def checkpoint_of(folder: Path) -> Path:
     """Where `Driver` has its checkpoint."""
     return folder / ".tidegate" / NAME
+
+
+def last_batch(folder: Path) -> int:
+    """The last one that was committed there; -1 for none."""
+    last = Ledger(checkpoint_of(folder) / "ledger").last
+    return last.batch_id if last else -1
 
 
 def await_that(condition: Callable[[], object], what: str) -> None:

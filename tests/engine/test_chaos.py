@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.chaos_kit import Driver, checkpoint_of, driver, finish, left, parts
+from tests.engine.chaos_kit import Driver, await_that, checkpoint_of, driver, finish, last_batch, left, parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,12 +52,19 @@ def strike(running: Driver, moments: random.Random) -> list[str]:
     return [kind]
 
 
+def settled(running: Driver, folder: Path) -> float:
+    """Wait until a driver commits batches; how many seconds that took."""
+    began, before = time.monotonic(), last_batch(folder)
+    await_that(lambda: last_batch(folder) > before or not running.alive, "a batch was committed")
+    return time.monotonic() - began
+
+
 def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Path) -> None:
     """A part that dies is replaced without help; only a dead driver is started again from outside."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     moments = random.Random(seed)
-    calm = finish(tmp_path / "calm", int(SECONDS / INTERVAL) + 10).left
+    calm = finish(tmp_path / "calm", int(SECONDS / INTERVAL + SECONDS / EVERY) + 10).left
     folder = tmp_path / "struck"
     folder.mkdir()
     killed: list[str] = []
@@ -68,16 +75,19 @@ def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Pat
             return stack.enter_context(driver(folder, calm.batches, settings=settings))
 
         running, since = start(INTERVAL), 0
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + SECONDS + settled(running, folder)
         while time.monotonic() < until:
             time.sleep(EVERY * moments.uniform(0.7, 1.3))
             if not running.alive:
                 assert {"driver", "jvm"} & set(killed[since:]), running.said
                 running, since = start(INTERVAL), len(killed)
+                # Half of the drivers are struck while they start, the others at work.
+                until += settled(running, folder) if moments.random() < 0.5 else 0
             killed += strike(running, moments)
-        if running.wait() != 0:
+        if running.wait(5 * SECONDS) != 0:
             assert {"driver", "jvm"} & set(killed[since:]), running.said
             last = start(0.02)
-            assert last.wait() == 0, last.said
-    assert len(killed) >= SECONDS / EVERY / 3, killed
+            assert last.wait(5 * SECONDS) == 0, last.said
+    print(f"killed: {' '.join(killed)}")  # noqa: T201
+    assert len(killed) >= SECONDS / EVERY / 3
     assert left(folder, checkpoint_of(folder)) == calm

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.chaos_kit import Driver, await_that, checkpoint_of, driver, finish, left
-from tidegate.ledger.ledger import Ledger
+from tests.engine.chaos_kit import Driver, await_that, checkpoint_of, driver, finish, last_batch, left
 from tidegate.testing import faults
 from tidegate.testing.faults import Fault
 
@@ -76,10 +75,12 @@ def test_faults_that_end_the_driver(spark: SparkSession, tmp_path: Path) -> None
     calm = finish(tmp_path / "calm", batches_for(plan))
     folder, environ = tmp_path / "struck", faults.environment(tmp_path / "faults", plan)
     folder.mkdir()
-    for _ in range(len(plan) + 1):
+    done = False
+    while not done:
+        before = faults.struck(tmp_path / "faults")
         with driver(folder, calm.left.batches, environ=environ) as running:
-            if running.wait() == 0:
-                break
+            done = running.wait() == 0
+            assert done or faults.struck(tmp_path / "faults") > before, running.said
     assert {fault.name for fault in plan} - faults.struck(tmp_path / "faults") == set()
     assert left(folder, checkpoint_of(folder)) == calm.left
 
@@ -106,8 +107,7 @@ def test_drivers_that_come_back_after_another_took_over(spark: SparkSession, tmp
                 assert_replaced(held)
             held = running
         frozen = start()
-        ledger = checkpoint_of(folder) / "ledger"
-        await_that(lambda: last_batch(ledger) > len(plan) + 1, "the driver that will be frozen moved on")
+        await_that(lambda: last_batch(folder) > len(plan) + 1, "the driver that will be frozen moved on")
         with frozen.frozen():
             assert start().wait() == 0
             done = left(folder, checkpoint_of(folder))
@@ -122,8 +122,3 @@ def test_drivers_that_come_back_after_another_took_over(spark: SparkSession, tmp
 def assert_replaced(held: Driver) -> None:
     assert held.wait() == 1
     assert "another driver has taken over" in held.said
-
-
-def last_batch(ledger: Path) -> int:
-    last = Ledger(ledger).last
-    return last.batch_id if last else -1
