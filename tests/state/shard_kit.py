@@ -39,6 +39,21 @@ class Counted(Local):
         return super().open(name)
 
 
+class Fetched(Local):
+    """A folder that is read like an object store, and counts the bytes that were asked for."""
+
+    mapped = False
+    fetched = 0
+
+    def open(self, name: str) -> pa.Buffer:
+        raise AssertionError("a whole run was fetched")
+
+    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+        self.fetched += sum(length for _, length in spans)
+        whole = super().open(name)
+        return [whole.slice(offset, length) for offset, length in spans]
+
+
 def hashes(ids: Sequence[int]) -> pa.Array:
     return pa.array(np.asarray(ids, np.uint64) * np.uint64(0x9E3779B97F4A7C15))
 

@@ -6,7 +6,8 @@ import itertools
 import shutil
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tidegate.errors import ConfigError, StateError
 from tidegate.state import merge, run
-from tidegate.state.backends import NAMES
+from tidegate.state.backends import NAMES, keyed
+from tidegate.state.backends.memory import MemoryStore
+from tidegate.state.backends.redis import RedisStore
+from tidegate.state.backends.rocksdb import RocksStore
+from tidegate.state.backends.store import Change, Store
 from tidegate.state.keys import Groups, group_of
 from tidegate.state.manifest import Manifest, together
 from tidegate.state.shard import Prepared, Shard
@@ -73,7 +78,7 @@ DUES = st.integers(0, 30) | st.just(NEVER)
 def hash_of(key: tuple[Any, ...]) -> int:
     """Few hashes in each of the four key groups, so that many keys share one."""
     number = zlib.crc32(repr(key).encode())
-    return (number % COUNT) << 62 | (number // COUNT) % 2
+    return (number % COUNT) << 62 | (number // COUNT) % 2 << 61
 
 
 @dataclass(frozen=True)
@@ -315,22 +320,86 @@ def backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, str]]:
     return name, {"url": request.getfixturevalue("redis_url")} if name == "redis" else {}
 
 
+@pytest.mark.parametrize(("loading", "rows"), [(60.0, 1000), (0.0, 1)], ids=["at once", "bit by bit"])
 def test_a_shard_is_what_a_dictionary_says(
-    backend: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+    backend: tuple[str, dict[str, str]], loading: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """However much of a key group a single read loads, and whatever is committed in between."""
     monkeypatch.setattr(run, "SECTION_ROWS", 2)
     monkeypatch.setattr(merge, "FAN_IN", 2)
+    monkeypatch.setattr(keyed, "LOADING", loading)
+    monkeypatch.setattr(keyed, "PART_ROWS", rows)
     name, options = backend
+    if name == "columnar" and not loading:
+        pytest.skip("loads nothing")
     machine = type("Machine", (Machine,), {"backend": name, "options": options})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30 if name == "columnar" else 12,
+            max_examples=30 if name == "columnar" else 8,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+@pytest.fixture(params=["memory", "rocksdb", pytest.param("redis", marks=pytest.mark.redis)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Each store, empty."""
+    made: Store
+    if request.param == "memory":
+        made = MemoryStore()
+    elif request.param == "rocksdb":
+        made = RocksStore(tmp_path / "rocksdb", 1 << 20)
+    else:
+        made = RedisStore({"url": request.getfixturevalue("redis_url"), "prefix": tmp_path.name})
+    yield made
+    made.close()
+
+
+def test_a_store_changes_just_the_groups_that_are_as_they_should_be(store: Store) -> None:
+    assert store.put([], {1: "", 2: ""}, {1: "a", 2: "b"}) == {1, 2}
+    changes = [Change("t", group, b"k", b"rows", 5) for group in (1, 2, 3)]
+    assert store.put(changes, {1: "a", 2: "a", 3: "a"}, {1: "c", 2: "c", 3: "c"}) == {1}
+    ids = [(group, b"k") for group in (1, 2, 3)]
+    assert store.get("t", ids) == ([b"rows", None, None], {1: "c", 2: "b"})
+    assert store.due("t", frozenset({1, 2, 3}), 5) == ([(1, b"k")], {1: "c", 2: "b"})
+    assert [store.scan("t", group) for group in (1, 2)] == [[b"rows"], []]
+    store.drop(["t"], frozenset({1}))
+    assert store.get("t", ids) == ([None, None, None], {2: "b"})
+
+
+def test_a_store_finds_all_keys_of_a_group_and_no_others(store: Store) -> None:
+    names = [number.to_bytes(8, "big") for number in range(1000)]
+    groups = {group: f"{group}" for group in range(4)}
+    changes = [Change("t", group, key, b"%d" % group, 5) for group in groups for key in names]
+    store.put(changes, dict.fromkeys(groups, ""), groups)
+    for group in groups:
+        assert store.scan("t", group) == [b"%d" % group] * len(names)
+        assert sorted(store.due("t", frozenset({group}), 5)[0]) == [(group, key) for key in names]
+    store.passed("t", frozenset({1}), 5)
+    assert len(store.due("t", frozenset({0, 2}), 5)[0]) == 2 * len(names)
+
+
+def test_a_store_lays_no_change_over_another_state(store: Store) -> None:
+    """Several writers count one key up; each change that was taken counts once."""
+    store.put([Change("t", 0, b"k", b"0", NEVER)], {0: ""}, {0: "0 start"})
+
+    def count(writer: int) -> int:
+        taken = 0
+        for _ in range(50):
+            (rows,), texts = store.get("t", [(0, b"k")])
+            assert rows is not None
+            assert texts[0].startswith(rows.decode() + " ")
+            more = str(int(rows) + 1)
+            changes = [Change("t", 0, b"k", more.encode(), NEVER)]
+            taken += len(store.put(changes, {0: texts[0]}, {0: f"{more} {writer}"}))
+        return taken
+
+    with ThreadPoolExecutor(4) as pool:
+        taken = sum(pool.map(count, range(4)))
+    assert store.get("t", [(0, b"k")])[0] == [str(taken).encode()]
 
 
 def test_a_backend_that_is_not_there_is_named(tmp_path: Path) -> None:

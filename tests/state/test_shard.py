@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,6 +21,7 @@ from tests.state.shard_kit import (
     TABLE,
     Counted,
     Driver,
+    Fetched,
     Make,
     hashes,
     keys,
@@ -27,6 +30,8 @@ from tests.state.shard_kit import (
 )
 from tidegate.errors import StaleError, StateError
 from tidegate.state import run
+from tidegate.state.backends import keyed
+from tidegate.state.backends.redis import RedisStore
 from tidegate.state.manifest import Manifest
 from tidegate.state.storage import Local, Remote
 
@@ -80,7 +85,107 @@ def test_begin_reads_nothing(make: Make, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["columnar", "memory", "rocksdb"])
-def test_a_shard_that_is_there_already_reads_nothing_again(make: Make, tmp_path: Path, backend: str) -> None:
+def test_the_first_read_after_a_restart_does_not_wait_for_all_state(
+    make: Make, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "SECTION_ROWS", 100)
+    monkeypatch.setattr(keyed, "LOADING", 0.0)
+    monkeypatch.setattr(keyed, "PART_ROWS", 100)
+    base = Driver(make()).batch({"counts": rows(range(20_000), 1)})
+    storage = Fetched(tmp_path / "log")
+    driver = Driver(make(storage, backend=backend, memory=1 << 16), base)
+    some = range(40)  # in all key groups
+    assert values(driver.shard.get("counts", keys(some))) == dict.fromkeys(some, 1)
+    assert storage.fetched < base.runs[0].bytes / 3
+    for _ in range(20_000 // 100 * 2):
+        assert values(driver.shard.get("counts", keys(some))) == dict.fromkeys(some, 1)
+    everything = storage.fetched
+    driver.batch({"counts": rows([3], 2)})
+    assert values(driver.shard.get("counts", keys(range(5)))) == {0: 1, 1: 1, 2: 1, 3: 2, 4: 1}
+    if backend != "columnar":  # By now all is loaded, and nothing has to be fetched any more.
+        assert storage.fetched == everything
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb", pytest.param("redis", marks=pytest.mark.redis)])
+def test_batches_during_a_load_are_part_of_what_is_loaded(
+    make: Make,
+    tmp_path: Path,
+    backend: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Closing(Fetched):
+        closed = False
+
+        def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+            assert not self.closed, "a run was read"
+            return super().read(name, spans)
+
+    monkeypatch.setattr(keyed, "LOADING", 0.0)
+    monkeypatch.setattr(keyed, "PART_ROWS", 10)
+    ids = range(500)
+    base = Driver(make()).batch({"counts": rows(ids, 0, due=50), "events": rows(ids, 0, table=BUFFER)})
+    storage, options = Closing(tmp_path / "log"), {"prefix": tmp_path.name}
+    if backend == "redis":
+        options["url"] = request.getfixturevalue("redis_url")
+    driver = Driver(make(storage, backend=backend, memory=1 << 10, options=options), base)
+    for number in range(1, 60):
+        for _ in range(3):
+            driver.shard.get("counts", keys(ids))
+        writes = {"counts": rows(ids[number::60], number), "events": rows([number], number, table=BUFFER)}
+        if number % 3 == 0:
+            writes["counts"] = rows(ids[number::60], gone=True)
+        driver.batch(writes, 60 if number > 30 else 40)
+        driver.shard.merge()
+    twin = make()
+    twin.begin(driver.base, ALL)
+    storage.closed = True
+    for name in ("counts", "events"):
+        assert driver.shard.scan(name, ALL).equals(twin.scan(name, ALL))
+        assert driver.shard.get(name, keys(ids)).equals(twin.get(name, keys(ids)))
+        assert driver.shard.due(name, ALL, 1 << 62).equals(twin.due(name, ALL, 1 << 62))
+    assert 0 < twin.scan("counts", ALL).num_rows < 500
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_read_does_not_wait_for_one_that_loads(make: Make, tmp_path: Path, backend: str) -> None:
+    base = Driver(make()).batch({"counts": rows(range(1000), 1), "events": rows([1], table=BUFFER)})
+
+    class Slow(Fetched):
+        """Nothing comes from it any more once it is told so."""
+
+        dry = False
+        asked, go_on = threading.Event(), threading.Event()
+
+        def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
+            if self.dry:
+                self.asked.set()
+                self.go_on.wait(60)
+            return super().read(name, spans)
+
+    storage = Slow(tmp_path / "log")
+    shard = make(storage, backend=backend)
+    shard.begin(base, ALL)
+    shard.scan(
+        "counts", ALL
+    )  # All of it is in memory now; the other table has to be fetched to load a group.
+    storage.dry = True
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(shard.get, "counts", keys([1]))
+        assert storage.asked.wait(60)
+        try:
+            assert values(pool.submit(shard.get, "counts", keys([1, 2])).result(30)) == {1: 1, 2: 1}
+            assert not first.done()
+        finally:
+            storage.go_on.set()
+        assert values(first.result()) == {1: 1}
+
+
+@pytest.mark.parametrize("backend", ["columnar", "memory", "rocksdb"])
+def test_a_shard_that_is_there_already_reads_nothing_again(
+    make: Make, tmp_path: Path, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "LOADING", 60.0)
     driver = Driver(make(backend=backend))
     driver.batch({"counts": rows(range(100), 1)})
     driver.shard.get("counts", keys(range(100)))
@@ -205,7 +310,10 @@ def test_a_reader_sees_one_batch_whole_beside_commits_and_merges(make: Make, bac
 
 
 @pytest.mark.redis
-def test_redis_serves_a_new_node_what_the_last_one_left(make: Make, tmp_path: Path, redis_url: str) -> None:
+def test_redis_serves_a_new_node_what_the_last_one_left(
+    make: Make, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "LOADING", 60.0)
     options = {"url": redis_url, "prefix": tmp_path.name}
     driver = Driver(make(backend="redis", options=options))
     driver.shard.get("counts", keys(range(50)))
@@ -233,6 +341,56 @@ def test_redis_is_loaded_again_when_it_is_behind_or_empty(make: Make, tmp_path: 
     with redis.Redis.from_url(redis_url) as client:
         client.flushdb()
     assert values(shard.get("counts", keys([2, 3]))) == {2: 1, 3: 2}
+
+
+@pytest.mark.redis
+def test_a_driver_that_was_replaced_leaves_its_successors_redis_alone(
+    make: Make, tmp_path: Path, redis_url: str
+) -> None:
+    import redis
+
+    options = {"url": redis_url, "prefix": tmp_path.name}
+    old = Driver(make(backend="redis", options=options))
+    old.batch({"counts": rows([1, 2], 1)})
+    new = Driver(make(backend="redis", options=options), old.base)
+    new.shard.get("counts", keys([1, 2]))
+    new.batch({"counts": rows([1, 2], 10)})
+    with redis.Redis.from_url(redis_url) as client:
+        names = client.keys(f"{tmp_path.name}:version:*")
+        before = client.mget(names)
+        assert values(old.shard.get("counts", keys([1, 2]))) == {1: 1, 2: 1}
+        assert client.mget(names) == before
+        assert None not in before
+    assert values(new.shard.get("counts", keys([1, 2]))) == {1: 10, 2: 10}
+
+
+@pytest.mark.redis
+def test_a_batch_is_not_laid_over_what_another_driver_loads_just_then(
+    make: Make, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import redis
+
+    options = {"url": redis_url, "prefix": tmp_path.name}
+    old = Driver(make(backend="redis", options=options))
+    old.batch({"counts": rows([1, 2], 1)})
+    new = Driver(make(backend="redis", options=options), old.base)
+    new.shard.get("counts", keys([1, 2]))
+    new.batch({"counts": rows([1, 2], 10)})
+    put = RedisStore.put
+
+    def late(*arguments: Any) -> Any:
+        """Redis starts again, and the old driver's tasks are the first to read, just before the write."""
+        monkeypatch.setattr(RedisStore, "put", put)
+        with redis.Redis.from_url(redis_url) as client:
+            client.flushdb()
+        old.shard.get("counts", keys([1, 2]))
+        return put(*arguments)
+
+    monkeypatch.setattr(RedisStore, "put", late)
+    new.batch({"counts": rows([1], 11)})
+    for _ in range(2):
+        assert values(new.shard.get("counts", keys([1, 2]))) == {1: 11, 2: 10}
+    assert values(new.shard.scan("counts", ALL)) == {1: 11, 2: 10}
 
 
 @pytest.mark.s3

@@ -126,6 +126,20 @@ def merged_rows(
                 yield table, rows
 
 
+def shortened(runs: Sequence[Run], table: StateTable, span: tuple[int, int], *, rows: int, size: int) -> int:
+    """Where to end a span of hashes early, so that it holds about so many rows and bytes at most; by the
+    index alone."""
+    low, high = span
+    parts = 0.0
+    for run in runs:
+        for section in run.parts[table.name].sections:
+            common = min(high, section.last + 1) - max(low, section.first)
+            if common > 0:
+                share = common / (section.last + 1 - section.first)
+                parts += share * max(section.rows / rows, section.length / size)
+    return high if parts <= 1 else low + max(1, int((high - low) / parts))
+
+
 def expired(run: Run, closed: int | None) -> bool:
     """Whether no row of a run counts any more, by its index alone."""
     return closed is not None and all(section.due_largest <= closed for section in run.sections)

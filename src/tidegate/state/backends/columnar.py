@@ -58,8 +58,11 @@ class Columnar(Backend):
         newest = self.get(snapshot, table, rows.select(table.probes.names).take(pa.array(first)))
         return newest.filter(pc.less_equal(newest[DUE], upto)).select(table.schema.names)
 
-    def scan(self, snapshot: Snapshot, table: StateTable, groups: Groups) -> pa.Table:
-        parts = [rows_within(ref, run, table, groups) for ref, run in snapshot.opened(table)]
+    def scan(
+        self, snapshot: Snapshot, table: StateTable, groups: Groups, span: tuple[int, int] = (0, 2**64)
+    ) -> pa.Table:
+        """See `Backend.scan`; of the hashes in `span` only."""
+        parts = [rows_within(ref, run, table, groups, span) for ref, run in snapshot.opened(table)]
         return live(merged(table, parts), snapshot.closed).select(table.schema.names)
 
 

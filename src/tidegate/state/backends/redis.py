@@ -19,7 +19,8 @@ _AT_ONCE = 5_000
 
 
 class RedisStore(Store):
-    """Per table and key group a hash (key to rows) and a sorted set (keys by the time they are due).
+    """Per key group its version; per table and key group a hash (key to rows) and a sorted set (keys by the
+    time they are due).
 
     All names begin with `prefix`: pipelines that share a server need one each.
     """
@@ -40,32 +41,108 @@ class RedisStore(Store):
         parts = urlsplit(url)
         self._place = f"{parts.hostname}:{parts.port or 6379}"  # without the password
         self._error: type[Exception] = redis.RedisError
+        self._conflict: type[Exception] = redis.WatchError
         self._client: Any = redis.Redis.from_url(url)
 
     def versions(self, groups: Groups) -> dict[int, str]:
         if not groups:
             return {}
-        wanted = sorted(groups)
-        (found,) = self._run([("HMGET", f"{self._prefix}:versions", *wanted)])
-        return {group: text.decode() for group, text in zip(wanted, found, strict=True) if text is not None}
+        (found,) = self._run([self._asking(groups)])
+        return _versions(groups, found)
 
-    def get(self, table: str, ids: Sequence[Id]) -> list[bytes | None]:
+    def get(self, table: str, ids: Sequence[Id]) -> tuple[list[bytes | None], dict[int, str]]:
+        if not ids:
+            return [], {}
         places: defaultdict[int, list[int]] = defaultdict(list)
         for place, (group, _) in enumerate(ids):
             places[group].append(place)
+        groups = frozenset(places)
         asked: list[list[int]] = []
-        commands: list[tuple[Any, ...]] = []
+        commands = [self._asking(groups)]
         for group, mine in places.items():
             for part in _parts(mine):
                 asked.append(part)
                 commands.append(("HMGET", self._rows(table, group), *(ids[place][1] for place in part)))
+        versions, *answers = self._run(commands)
         found: list[bytes | None] = [None] * len(ids)
-        for part, answer in zip(asked, self._run(commands), strict=True):
+        for part, answer in zip(asked, answers, strict=True):
             for place, rows in zip(part, answer, strict=True):
                 found[place] = rows
-        return found
+        return found, _versions(groups, versions)
 
-    def put(self, changes: Iterable[Change], versions: Mapping[int, str]) -> None:
+    def put(self, changes: Iterable[Change], before: Mapping[int, str], after: Mapping[int, str]) -> Groups:
+        changed: defaultdict[int, list[Change]] = defaultdict(list)
+        for change in changes:
+            changed[change.group].append(change)
+        fit = frozenset(before)
+        while fit:
+            with self._client.pipeline() as pipeline:
+                try:
+                    # From here on another process that changes one of these versions makes `execute` fail.
+                    pipeline.watch(*map(self._version, fit))
+                    versions = _versions(fit, pipeline.execute_command(*self._asking(fit)))
+                    fit = frozenset(group for group in fit if versions.get(group, "") == before[group])
+                    pipeline.multi()
+                    for group in fit:
+                        for command in self._changing(changed[group]):
+                            pipeline.execute_command(*command)
+                        pipeline.execute_command("SET", self._version(group), after[group])
+                    pipeline.execute()
+                    return fit
+                except self._conflict:
+                    continue
+                except self._error as error:
+                    raise self._failed(error) from error
+        return fit
+
+    def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
+        if not groups:
+            return [], {}
+        # Scores are doubles: a time may have been rounded up.
+        most = repr(float(np.nextafter(float(upto), np.inf)))
+        ordered = sorted(groups)
+        ranges = [("ZRANGEBYSCORE", self._dues(table, group), "-inf", most) for group in ordered]
+        versions, *found = self._run([self._asking(groups), *ranges])
+        ids = [(group, key) for group, keys in zip(ordered, found, strict=True) for key in keys]
+        return ids, _versions(groups, versions)
+
+    def passed(self, table: str, groups: Groups, closed: int) -> None:
+        """`put` has seen to it."""
+
+    def scan(self, table: str, group: int) -> list[bytes]:
+        try:
+            found = dict(self._client.hscan_iter(self._rows(table, group), count=_AT_ONCE))
+        except self._error as error:
+            raise self._failed(error) from error
+        return list(found.values())
+
+    def drop(self, tables: Iterable[str], groups: Groups) -> None:
+        commands: list[tuple[Any, ...]] = [("DEL", *map(self._version, groups))] if groups else []
+        for table in tables:
+            for group in groups:
+                commands.append(("UNLINK", self._rows(table, group), self._dues(table, group)))
+        self._run(commands)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """One round trip, in which nobody else gets between."""
+        if not commands:
+            return []
+        pipeline = self._client.pipeline(transaction=True)
+        for command in commands:
+            pipeline.execute_command(*command)
+        try:
+            answers: list[Any] = pipeline.execute()
+        except self._error as error:
+            raise self._failed(error) from error
+        return answers
+
+    def _asking(self, groups: Groups) -> tuple[Any, ...]:
+        return ("MGET", *map(self._version, sorted(groups)))
+
+    def _changing(self, changes: Iterable[Change]) -> Iterator[tuple[Any, ...]]:
         written: defaultdict[str, list[Any]] = defaultdict(list)
         removed: defaultdict[str, list[bytes]] = defaultdict(list)
         timed: defaultdict[str, list[Any]] = defaultdict(list)
@@ -79,65 +156,28 @@ class RedisStore(Store):
                 timeless[self._dues(table, group)].append(key)
             else:
                 timed[self._dues(table, group)] += [float(due), key]
-        commands: list[tuple[Any, ...]] = []
         named = (("HSET", written), ("HDEL", removed), ("ZADD", timed), ("ZREM", timeless))
         for command, places in named:
             for place, arguments in places.items():
-                commands += [(command, place, *part) for part in _parts(arguments)]
-        if versions:
-            fields = [part for item in versions.items() for part in item]
-            commands.append(("HSET", f"{self._prefix}:versions", *fields))
-        self._run(commands, whole=True)
-
-    def due(self, table: str, groups: Groups, upto: int) -> list[Id]:
-        # Scores are doubles: a time may have been rounded up.
-        most = repr(float(np.nextafter(float(upto), np.inf)))
-        ordered = sorted(groups)
-        found = self._run([("ZRANGEBYSCORE", self._dues(table, group), "-inf", most) for group in ordered])
-        return [(group, key) for group, keys in zip(ordered, found, strict=True) for key in keys]
-
-    def passed(self, table: str, groups: Groups, closed: int) -> None:
-        """`put` has seen to it."""
-
-    def scan(self, table: str, groups: Groups) -> Iterator[bytes]:
-        for group in sorted(groups):
-            try:
-                for _, rows in self._client.hscan_iter(self._rows(table, group), count=_AT_ONCE):
-                    yield rows
-            except self._error as error:
-                raise self._failed(error) from error
-
-    def drop(self, tables: Iterable[str], groups: Groups) -> None:
-        commands: list[tuple[Any, ...]] = [("HDEL", f"{self._prefix}:versions", *groups)] if groups else []
-        for table in tables:
-            for group in groups:
-                commands.append(("UNLINK", self._rows(table, group), self._dues(table, group)))
-        self._run(commands, whole=True)
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _run(self, commands: Sequence[tuple[Any, ...]], *, whole: bool = False) -> list[Any]:
-        """One round trip; `whole` for all or nothing."""
-        if not commands:
-            return []
-        pipeline = self._client.pipeline(transaction=whole)
-        for command in commands:
-            pipeline.execute_command(*command)
-        try:
-            answers: list[Any] = pipeline.execute()
-        except self._error as error:
-            raise self._failed(error) from error
-        return answers
+                for part in _parts(arguments):
+                    yield (command, place, *part)
 
     def _failed(self, error: Exception) -> StateError:
         return StateError(f"Redis at {self._place} cannot be used: {error}; see that it runs and has memory")
+
+    def _version(self, group: int) -> str:
+        return f"{self._prefix}:version:{group}"
 
     def _rows(self, table: str, group: int) -> str:
         return f"{self._prefix}:rows:{table}:{group}"
 
     def _dues(self, table: str, group: int) -> str:
         return f"{self._prefix}:dues:{table}:{group}"
+
+
+def _versions(groups: Groups, found: Sequence[bytes | None]) -> dict[int, str]:
+    pairs = zip(sorted(groups), found, strict=True)
+    return {group: text.decode() for group, text in pairs if text is not None}
 
 
 def _parts(items: list[Any]) -> Iterator[list[Any]]:

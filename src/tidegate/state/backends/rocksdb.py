@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import struct
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,57 +40,68 @@ class RocksStore(Store):
         writing.disable_wal = True
         self._db.set_write_options(writing)
         self._versions: dict[int, str] = {}
+        self._lock = threading.RLock()
 
     def versions(self, groups: Groups) -> dict[int, str]:
-        return {group: self._versions[group] for group in groups if group in self._versions}
+        with self._lock:
+            return {group: self._versions[group] for group in groups if group in self._versions}
 
-    def get(self, table: str, ids: Sequence[Id]) -> list[bytes | None]:
+    def get(self, table: str, ids: Sequence[Id]) -> tuple[list[bytes | None], dict[int, str]]:
         if not ids:
-            return []
+            return [], {}
         heads = {group: _head(_ROWS, table, group) for group in {group for group, _ in ids}}
-        found: list[bytes | None] = self._db[[heads[group] + key for group, key in ids]]
-        return found
+        places = [heads[group] + key for group, key in ids]
+        with self._lock:
+            return self._db[places], self.versions(frozenset(heads))
 
-    def put(self, changes: Iterable[Change], versions: Mapping[int, str]) -> None:
-        batch = self._api.WriteBatch(raw_mode=True)
-        for table, group, key, rows, due in changes:
-            if rows is None:
-                batch.delete(_head(_ROWS, table, group) + key)
-            else:
-                batch.put(_head(_ROWS, table, group) + key, rows)
-            if due != NEVER:
-                batch.put(_head(_DUES, table, group) + _time(due) + key, b"")
-        self._db.write(batch)
-        self._versions.update(versions)
+    def put(self, changes: Iterable[Change], before: Mapping[int, str], after: Mapping[int, str]) -> Groups:
+        with self._lock:
+            fit = frozenset(group for group, text in before.items() if self._versions.get(group, "") == text)
+            batch = self._api.WriteBatch(raw_mode=True)
+            for table, group, key, rows, due in changes:
+                if group not in fit:
+                    continue
+                if rows is None:
+                    batch.delete(_head(_ROWS, table, group) + key)
+                else:
+                    batch.put(_head(_ROWS, table, group) + key, rows)
+                if due != NEVER:
+                    batch.put(_head(_DUES, table, group) + _time(due) + key, b"")
+            self._db.write(batch)
+            self._versions.update({group: after[group] for group in fit})
+            return fit
 
-    def due(self, table: str, groups: Groups, upto: int) -> list[Id]:
+    def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
         found: dict[Id, None] = {}
-        for group in sorted(groups):
-            head = _head(_DUES, table, group)
-            skipped = len(head) + _TIME.size
-            for key, _ in self._between(head, head + _time(upto + 1)):
-                found[group, key[skipped:]] = None
-        return list(found)
+        with self._lock:
+            for group in sorted(groups):
+                head = _head(_DUES, table, group)
+                skipped = len(head) + _TIME.size
+                for key, _ in self._between(head, head + _time(upto + 1)):
+                    found[group, key[skipped:]] = None
+            return list(found), self.versions(groups)
 
     def passed(self, table: str, groups: Groups, closed: int) -> None:
-        batch = self._api.WriteBatch(raw_mode=True)
-        for group in groups:
-            head = _head(_DUES, table, group)
-            for key, _ in self._between(head, head + _time(closed + 1)):
-                batch.delete(key)
-        self._db.write(batch)
+        with self._lock:
+            batch = self._api.WriteBatch(raw_mode=True)
+            for group in groups:
+                head = _head(_DUES, table, group)
+                for key, _ in self._between(head, head + _time(closed + 1)):
+                    batch.delete(key)
+            self._db.write(batch)
 
-    def scan(self, table: str, groups: Groups) -> Iterator[bytes]:
-        for group in sorted(groups):
-            for _, rows in self._between(_head(_ROWS, table, group), _head(_ROWS, table, group + 1)):
-                yield rows
+    def scan(self, table: str, group: int) -> list[bytes]:
+        with self._lock:
+            found = self._between(_head(_ROWS, table, group), _head(_ROWS, table, group + 1))
+            return [rows for _, rows in found]
 
     def drop(self, tables: Iterable[str], groups: Groups) -> None:
-        for group in groups:
-            self._versions.pop(group, None)
-            for table in tables:
-                for kind in (_ROWS, _DUES):
-                    self._db.delete_range(_head(kind, table, group), _head(kind, table, group + 1))
+        with self._lock:
+            for group in groups:
+                self._versions.pop(group, None)
+                for table in tables:
+                    for kind in (_ROWS, _DUES):
+                        self._db.delete_range(_head(kind, table, group), _head(kind, table, group + 1))
 
     def close(self) -> None:
         self._db.close()
@@ -98,8 +110,8 @@ class RocksStore(Store):
     def _between(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
         reading = self._api.ReadOptions()
         reading.set_iterate_upper_bound(high)
-        found: Iterator[tuple[bytes, bytes]] = self._db.items(from_key=low, read_opt=reading)
-        return found
+        # From inside a generator, which keeps the options alive: the iterator uses their bound and does not.
+        yield from self._db.items(from_key=low, read_opt=reading)
 
 
 def _settings(api: Any, memory: int) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from tidegate.state.keys import Groups
@@ -27,7 +27,8 @@ class Change(NamedTuple):
 class Store(ABC):
     """Keys with their rows, by table and key group, and a version for each key group.
 
-    A group without a version holds nothing that may be read.
+    A group without a version holds nothing that may be read. Several threads may call it at once; each call
+    happens whole, before or after any other one, also of other processes where the store is shared.
     """
 
     shared = False
@@ -38,24 +39,26 @@ class Store(ABC):
         """The versions of these groups, where they have one."""
 
     @abstractmethod
-    def get(self, table: str, ids: Sequence[Id]) -> list[bytes | None]:
-        """The rows of each key."""
+    def get(self, table: str, ids: Sequence[Id]) -> tuple[list[bytes | None], dict[int, str]]:
+        """The rows of each key, and the versions of their groups."""
 
     @abstractmethod
-    def put(self, changes: Iterable[Change], versions: Mapping[int, str]) -> None:
-        """Apply changes, and set the versions of groups: all at once where the store is shared."""
+    def put(self, changes: Iterable[Change], before: Mapping[int, str], after: Mapping[int, str]) -> Groups:
+        """Apply changes to the groups that are at the version `before` (empty: that have none), and take them
+        to `after`. Other groups stay as they are. The groups that were changed."""
 
     @abstractmethod
-    def due(self, table: str, groups: Groups, upto: int) -> list[Id]:
-        """Keys that may hold a row due by then: none is left out, some may no longer do."""
+    def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
+        """Keys that may hold a row due by then (none is left out, some may no longer do), and the versions of
+        the groups."""
 
     @abstractmethod
     def passed(self, table: str, groups: Groups, closed: int) -> None:
         """No row due by then is held any more; `due` need not look there again."""
 
     @abstractmethod
-    def scan(self, table: str, groups: Groups) -> Iterator[bytes]:
-        """The rows of all keys in these groups."""
+    def scan(self, table: str, group: int) -> list[bytes]:
+        """The rows of all keys of a group. Where the store is shared, the group may change meanwhile."""
 
     @abstractmethod
     def drop(self, tables: Iterable[str], groups: Groups) -> None:
