@@ -210,6 +210,12 @@ class Part:
     kind: Kind
     pid: int
 
+    @property
+    def role(self) -> str:
+        """The Python modules that it runs; empty for a process that has ended."""
+        words = _command(self.pid).split("\0")
+        return " ".join(word for word in words if word.startswith(("pyspark.", "tidegate.")))
+
 
 def parts(driver: int) -> list[Part]:
     """All that run now. Spark's Python workers, and the one that forks them, are under its JVM."""

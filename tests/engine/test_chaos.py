@@ -91,3 +91,33 @@ def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Pat
     print(f"killed: {' '.join(killed)}")  # noqa: T201
     assert len(killed) >= SECONDS / EVERY / 3
     assert left(folder, checkpoint_of(folder)) == calm
+
+
+def test_every_part_is_replaced_while_its_driver_lives(spark: SparkSession, tmp_path: Path) -> None:
+    """Nodes, and each kind of process that Spark runs Python in. A driver without its JVM ends by itself."""
+    calm = finish(tmp_path / "calm", 60).left
+    folder = tmp_path / "struck"
+    folder.mkdir()
+    settings = {"engine.interval": "500 ms"}
+    with driver(folder, calm.batches, settings=settings) as running:
+        settled(running, folder)
+        struck: set[str] = set()
+        while True:
+            there = {
+                part.role: part for part in parts(running.process.pid) if part.kind != "jvm" and part.role
+            }
+            fresh = sorted(there.keys() - struck)
+            if not fresh:
+                break
+            struck.add(fresh[0])
+            os.kill(there[fresh[0]].pid, signal.SIGKILL)
+            settled(running, folder)
+            settled(running, folder)
+            assert running.alive, f"{fresh[0]} was killed: {running.said}"
+        assert {"tidegate.state.node", "pyspark.daemon pyspark.worker"} <= struck
+        (jvm,) = (part for part in parts(running.process.pid) if part.kind == "jvm")
+        os.kill(jvm.pid, signal.SIGKILL)
+        assert running.wait() == 1
+    with driver(folder, calm.batches) as last:
+        assert last.wait() == 0, last.said
+    assert left(folder, checkpoint_of(folder)) == calm
