@@ -49,6 +49,18 @@ def _streams(plan: Plan, step: Step) -> bool:
     )
 
 
+def only_reader(plan: Plan, step: Step) -> Step | None:
+    """The keyed step with one input that alone reads what is handed over: it gets that narrowed."""
+    if isinstance(step, SourceStep) and step.source.fallible:
+        return None
+    readers = plan.consumers(step)
+    while len(readers) == 1 and isinstance(readers[0], KeyBy):
+        readers = plan.consumers(readers[0])
+    if len(readers) != 1 or not readers[0].keyed or len(readers[0].inputs) != 1:
+        return None
+    return readers[0]
+
+
 def paired(plan: Plan, step: Step) -> tuple[Step, Step] | None:
     """The two inputs of a step when both are handed over as they are, so that one pass reads both."""
     if len(step.inputs) != 2 or not step.keyed:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib import import_module
-from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -46,12 +46,15 @@ def spark_schema(operator: Operator) -> StructType:
 
 def probed(operator: Operator, rows: DataFrame) -> DataFrame:
     """Only analysed, never run: what Spark has to say about the step."""
-    operator.arrange(rows, lambda frame: frame)
+    operator.arrange(operator.narrow(rows), lambda frame: frame)
     return operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
 
 
 def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:
-    """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks."""
+    """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks.
+
+    `rows` are narrowed.
+    """
     arranged = operator.arrange(rows, partially)
     route = assignment.route
     target = _partition(route)
@@ -83,13 +86,15 @@ def both(left: DataFrame, right: DataFrame) -> DataFrame:
     return frames[0].union(frames[1])
 
 
-def _partition(route: Route) -> Any:
+@lru_cache(maxsize=16)
+def _partition(route: Route) -> Column:
     """The Spark partition of a row, from the leading bits of its hash."""
     if route.groups == 1:
         return F.lit(0)
     bits = 64 - (route.groups.bit_length() - 1)
-    places = F.array(*[F.lit(place) for place in route.partitions])
-    return F.get(places, F.shiftrightunsigned(F.col(HASH), bits).cast("int"))
+    # As one text: a call into the JVM for each of so many numbers would take longer than the batch.
+    places = ", ".join(map(str, route.partitions))
+    return F.expr(f"get(array({places}), cast(shiftrightunsigned({HASH}, {bits}) as int))")
 
 
 def _with_markers(arranged: DataFrame, parallelism: int) -> DataFrame:

@@ -7,6 +7,7 @@ are in a single partition; a scan of an RDD may say so of itself, and is taken a
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,11 +20,15 @@ def partially(frame: DataFrame) -> DataFrame:
     jdf: Any = frame._jdf
     session = jdf.sparkSession()
     execution = jdf.queryExecution()
-    single = _object(jvm.org.apache.spark.sql.catalyst.plans.physical, "SinglePartition")
-    nothing, none = _object(jvm.scala.collection.immutable, "Nil"), _object(jvm.scala, "None")
+    plan = execution.analyzed()
+    # A batch as Spark hands it over is such a scan already; one that is kept is to be read from the cache.
+    is_scan = plan.getClass().getSimpleName() == "LogicalRDD" and not frame.storageLevel.useMemory
+    rdd = plan.rdd() if is_scan else execution.toRdd()
+    single = _object(jvm, "org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
+    nothing, none = _object(jvm, "scala.collection.immutable.Nil"), _object(jvm, "scala.None")
     scan = jvm.org.apache.spark.sql.execution.LogicalRDD(
-        execution.analyzed().output(),
-        execution.toRdd(),
+        plan.output(),
+        rdd,
         single,
         nothing,
         False,
@@ -33,10 +38,14 @@ def partially(frame: DataFrame) -> DataFrame:
         none,
         False,
     )
-    dataset = _object(jvm.org.apache.spark.sql.classic, "Dataset")
+    dataset = _object(jvm, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session, scan), spark)
 
 
-def _object(package: Any, name: str) -> Any:
-    """A Scala object."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+@lru_cache(maxsize=16)
+def _object(jvm: Any, name: str) -> Any:
+    """A Scala object, by its full name."""
+    found = jvm
+    for part in f"{name}$".split("."):
+        found = getattr(found, part)
+    return getattr(found, "MODULE$")

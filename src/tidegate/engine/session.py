@@ -32,6 +32,8 @@ _DEFAULTS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
+    # Spark writes two small files per batch; without checksums beside them it writes them twice as fast.
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # All but Kafka: by the newer interface Spark tells how many messages it wrote.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.

@@ -14,7 +14,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from tidegate.engine.event_time import event_time
-from tidegate.engine.handover import handover, is_united, must_be_kept, numbered_sources, paired, reads
+from tidegate.engine.handover import (
+    handover,
+    is_united,
+    must_be_kept,
+    numbered_sources,
+    only_reader,
+    paired,
+    reads,
+)
 from tidegate.engine.keyed import applied, both, operator_of, probed
 from tidegate.engine.reason import reason
 from tidegate.errors import PipelineError, SinkError
@@ -61,8 +69,14 @@ class Translation:
         for step in plan.steps:
             if not isinstance(step, SinkStep):
                 self._analyse(step)
+        self._narrowed: set[Step] = set()
         for step in self._handover:
-            self._frames[step] = self._probe[step]
+            reader = only_reader(plan, step)
+            if reader is None:
+                self._frames[step] = self._probe[step]
+            else:
+                self._frames[step] = self.operators[reader].narrow(self._probe[step])
+                self._narrowed.add(reader)
 
     @property
     def tables(self) -> tuple[StateTable, ...]:
@@ -178,6 +192,7 @@ class Translation:
             assert assignment is not None
             operator = self.operators[step]
             rows = inputs[0] if len(inputs) == 1 else self._pair(step, inputs, batch)
+            rows = rows if step in self._narrowed else operator.narrow(rows)
             marked = is_united(self._plan, step)
             frames[step] = _checked(step, partial(applied, operator, rows, assignment, marked=marked))
         elif isinstance(step, steps.Late):

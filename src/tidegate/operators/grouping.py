@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,25 +40,28 @@ class Grouping:
     """The other columns of the input that are read."""
     partials: Partials
 
-    def partial(self, rows: DataFrame, partially: Partially, within: Mapping[str, Column]) -> DataFrame:
+    def narrow(self, rows: DataFrame, **within: Column) -> DataFrame:
+        """The keys, the columns that are read, and the columns `within`."""
+        from pyspark.sql import functions as F
+
+        chosen = [normal(rows, key) for key in self.keys.names]
+        chosen += [F.col(f"`{name}`") for name in self.columns]
+        return rows.select(*chosen, *(column.alias(name) for name, column in within.items()))
+
+    def partial(self, rows: DataFrame, partially: Partially, *within: str) -> DataFrame:
         """The partials of each partition per key, and per value of the columns `within`.
 
         If there are such columns, also the number of rows, so that late ones can be counted.
         """
         from pyspark.sql import functions as F
 
-        chosen = [normal(rows, key) for key in self.keys.names]
-        chosen += [F.col(f"`{name}`") for name in self.columns]
-        chosen += [column.alias(name) for name, column in within.items()]
-        by = [F.col(f"`{name}`") for name in (*self.keys.names, *within)]
-        counted = [F.count(F.lit(1)).alias(ROWS)] if within else []
-        return partially(rows.select(*chosen)).groupBy(*by).agg(*self.partials.sql(), *counted)
+        by = [f"`{name}`" for name in (*self.keys.names, *within)]
+        counted = [F.expr(f"count(1) as {ROWS}")] if within else []
+        return partially(rows).groupBy(*by).agg(*_sql(self.partials), *counted)
 
     def shuffled(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
         """With the columns that spread the rows and give them an order."""
-        from pyspark.sql import functions as F
-
-        return rows.select("*", F.spark_partition_id().alias(PART), hashed(key).alias(HASH))
+        return rows.select("*", *_shuffled(tuple(key)))
 
     def written(
         self, table: StateTable, hashes: keys.Hashes, due: Any, key: Columns, columns: Columns
@@ -70,6 +74,21 @@ class Grouping:
         }
         columns = {**own, **key, **columns}
         return pa.Table.from_arrays([columns[name] for name in table.written.names], schema=table.written)
+
+
+# A column is a value in the JVM that can be used in every batch; making it anew takes some calls there.
+
+
+@lru_cache(maxsize=64)
+def _sql(partials: Partials) -> list[Column]:
+    return partials.sql()
+
+
+@lru_cache(maxsize=64)
+def _shuffled(key: tuple[str, ...]) -> list[Column]:
+    from pyspark.sql import functions as F
+
+    return [F.spark_partition_id().alias(PART), hashed(key).alias(HASH)]
 
 
 def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -29,10 +29,10 @@ def hashed(columns: Sequence[str]) -> Column:
     """The 64-bit hash of key columns that are in their normal form."""
     from pyspark.sql import functions as F
 
-    named = [F.col(f"`{column}`") for column in columns]
+    named = [f"`{column}`" for column in columns]
     # A null leaves Spark's hash as it was, so (a, null) and (null, a) would meet.
-    nulls = [column.isNull() for column in named] if len(named) > 1 else []
-    return F.xxhash64(*named, *nulls)
+    nulls = [f"{column} is null" for column in named] if len(named) > 1 else []
+    return F.expr(f"xxhash64({', '.join([*named, *nulls])})")
 
 
 def check_key(column: str, kind: DataType) -> None:

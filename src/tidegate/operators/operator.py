@@ -79,9 +79,15 @@ class Operator(ABC):
     tables: tuple[StateTable, ...]
     output: pa.Schema
 
+    def narrow(self, rows: DataFrame) -> DataFrame:
+        """What of each row is needed, computed row by row: where nothing else reads the rows, this runs in
+        the streaming query, and the source need not make the rest."""
+        return rows
+
     @abstractmethod
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
-        """The rows of a batch as they are shuffled: with a column `_hash` (bigint) that spreads them.
+        """The rows of a batch, narrowed, as they are shuffled: with a column `_hash` (bigint) that spreads
+        them.
 
         An operator with two inputs gets them as one frame with the columns SIDE (0 or 1), LEFT and RIGHT
         (structs of all columns of that input, null in the rows of the other one).

@@ -29,8 +29,11 @@ class RunningAggregate(Operator):
         self.tables = (self.table,)
         self.output = pa.schema([*grouping.keys, *grouping.partials.output])
 
+    def narrow(self, rows: DataFrame) -> DataFrame:
+        return self.grouping.narrow(rows)
+
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
-        partial = self.grouping.partial(rows, partially, {})
+        partial = self.grouping.partial(rows, partially)
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

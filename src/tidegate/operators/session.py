@@ -48,9 +48,12 @@ class SessionAggregate(Operator):
         window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
         self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
 
+    def narrow(self, rows: DataFrame) -> DataFrame:
+        return self.grouping.narrow(rows, **{TIME: self.event_time.micros()})
+
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
         # Which rows make a session is known in the task alone; here, those of one moment become one.
-        partial = self.grouping.partial(rows, partially, {TIME: self.event_time.micros()})
+        partial = self.grouping.partial(rows, partially, TIME)
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

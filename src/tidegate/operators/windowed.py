@@ -56,11 +56,13 @@ class WindowAggregate(Operator):
         window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
         self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
 
+    def narrow(self, rows: DataFrame) -> DataFrame:
+        return self.grouping.narrow(rows, **{PANE: pane(self.event_time.micros(), self.every)})
+
     def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
         from pyspark.sql import functions as F
 
-        panes = pane(self.event_time.micros(), self.every)
-        partial = self.grouping.partial(rows, partially, {PANE: panes})
+        partial = self.grouping.partial(rows, partially, PANE)
         if self.size == self.every:
             windows = partial.withColumn(START, F.col(PANE))
         else:
