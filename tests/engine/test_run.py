@@ -362,4 +362,3 @@ def test_a_checkpoint_of_another_pipeline_is_refused(run: Run) -> None:
     other.source(sensors(10)).sink(tg.sinks.Discard())
     with pytest.raises(CheckpointError, match=r"'mine'.*'yours'"):
         run(other)
-
