@@ -80,7 +80,8 @@ class Engine(Section):
     deadline: Annotated[
         str | None, AfterValidator(_positive_duration_or_none), Expects(f"{_SPAN}, more than zero, or none")
     ] = None
-    """A Spark job that takes longer is taken to hang: it is ended and the batch tried again."""
+    """A Spark job that takes longer is taken to hang: it is ended and the batch tried again, with twice the
+    time."""
     checkpoint: Annotated[
         str,
         Field(min_length=1),
