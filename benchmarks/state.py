@@ -25,7 +25,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import tidegate as tg
-from benchmarks.comparison import Row, Sample, cpu_seconds, in_turns, tell
+from benchmarks.comparison import Row, Sample, in_turns, tell
+from benchmarks.sides import CORES, Declare, ours, peer, run
 from benchmarks.ticks import Ticks
 from tidegate import config
 from tidegate.engine import session
@@ -39,8 +40,6 @@ from tidegate.state.standing import Ticket
 from tidegate.state.storage import open_storage
 from tidegate.state.table import DUE, GONE, HASH, NEVER, StateTable
 
-Declare = Callable[[tg.Pipeline], tg.Stream]
-CORES = 2
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -91,8 +90,8 @@ def _count(spark: SparkSession, turns: int) -> Row:
     source = Ticks(1_000_000, (("id", "value * 2654435761 % 100000"),))
     return in_turns(
         "",
-        lambda: _ours(lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()), batches=8),
-        lambda: _peer(spark, source, lambda rows: rows.groupBy("id").count(), mode="update", batches=8),
+        lambda: ours(lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()), batches=8),
+        lambda: peer(spark, source, lambda rows: rows.groupBy("id").count(), mode="update", batches=8),
         turns=turns,
         at_least=2,
     )
@@ -104,10 +103,10 @@ def _distinct(spark: SparkSession, keys: int, touched: int, turns: int) -> Row:
     warm = keys // touched
     return in_turns(
         "",
-        lambda: _ours(
+        lambda: ours(
             lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()), batches=warm + 6, warm=warm
         ),
-        lambda: _peer(
+        lambda: peer(
             spark,
             source,
             lambda rows: rows.groupBy("id").count(),
@@ -155,7 +154,7 @@ def _process(spark: SparkSession, turns: int) -> Row:
     columns = (("id", "value * 48271 % 1000000"),)
     return in_turns(
         "",
-        lambda: _ours(
+        lambda: ours(
             lambda p: (
                 p.source(Ticks(200_000, columns))
                 .key_by("id")
@@ -163,7 +162,7 @@ def _process(spark: SparkSession, turns: int) -> Row:
             ),
             batches=8,
         ),
-        lambda: _peer(spark, Ticks(10_000, columns), theirs, mode="update", batches=4, warm=1),
+        lambda: peer(spark, Ticks(10_000, columns), theirs, mode="update", batches=4, warm=1),
         turns=turns,
         at_least=50,
     )
@@ -173,7 +172,7 @@ def _join(spark: SparkSession, turns: int) -> Row:
     left = Ticks(200_000, (("id", "value % 50000"), ("a", "value")), millis=4000)
     right = Ticks(200_000, (("id", "value % 50000"), ("b", "value")), millis=4000)
 
-    def ours(p: tg.Pipeline) -> tg.Stream:
+    def mine(p: tg.Pipeline) -> tg.Stream:
         return p.source(left).window_join(p.source(right), on="id", window=tg.tumbling("4 seconds"))
 
     def theirs(rows: DataFrame) -> DataFrame:
@@ -187,8 +186,8 @@ def _join(spark: SparkSession, turns: int) -> Row:
 
     return in_turns(
         "",
-        lambda: _ours(ours, batches=8),
-        lambda: _peer(spark, left, theirs, mode="append", batches=5),
+        lambda: ours(mine, batches=8),
+        lambda: peer(spark, left, theirs, mode="append", batches=5),
         turns=turns,
         at_least=2,
     )
@@ -203,13 +202,13 @@ def _windows(spark: SparkSession, turns: int) -> Row:
 
     return in_turns(
         "",
-        lambda: _ours(
+        lambda: ours(
             lambda p: (
                 p.source(source).key_by("id").window(tg.tumbling("4 seconds")).aggregate(n=tg.agg.count())
             ),
             batches=10,
         ),
-        lambda: _peer(spark, source, theirs, mode="append", batches=10),
+        lambda: peer(spark, source, theirs, mode="append", batches=10),
         turns=turns,
         at_least=1.5,
     )
@@ -241,7 +240,7 @@ def _durability(turns: int) -> Row:
     source = Ticks(1_000_000, (("id", "value * 2654435761 % 100000"),))
 
     def side(durable: bool) -> Sample:
-        return _ours(
+        return ours(
             lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()),
             batches=10,
             overrides={"state.durable": durable},
@@ -368,99 +367,7 @@ def _disk(batches: int) -> Row:
     )
 
 
-# How a side is run
-
-
-def _ours(
-    declare: Declare, *, batches: int, warm: int = 2, overrides: Mapping[str, Any] | None = None
-) -> Sample:
-    with tempfile.TemporaryDirectory() as folder:
-        before = cpu_seconds()
-        told = _run(declare, Path(folder) / "c", batches=batches, overrides=overrides or {})
-        used = cpu_seconds() - before
-    ends = [batch.finished_at.timestamp() for batch in told]
-    rows = sum(batch.rows_in for batch in told[warm:])
-    total = sum(batch.rows_in for batch in told)
-    times = sorted(batch.batch_seconds for batch in told[warm:])
-    return Sample(
-        rows / (ends[-1] - ends[warm - 1]),
-        statistics.median(times),
-        used / (total / 1e6),
-        {
-            "batch_seconds_p99": times[-1],
-            "log_bytes_per_batch": statistics.median(b.state_bytes for b in told[warm:]),
-            "wire_bytes_per_batch": statistics.median(b.state_wire for b in told[warm:]),
-        },
-    )
-
-
-def _run(
-    declare: Declare,
-    checkpoint: Path,
-    *,
-    batches: int,
-    overrides: Mapping[str, Any],
-    listener: Callable[[int], None] | None = None,
-) -> list[tg.BatchProgress]:
-    """Run so many batches, one right after the other."""
-    p = tg.Pipeline("ours")
-    declare(p).sink(tg.sinks.Discard())
-    told: list[tg.BatchProgress] = []
-
-    def hear(progress: tg.BatchProgress) -> None:
-        told.append(progress)
-        if listener is not None:
-            listener(len(told))
-        if len(told) == batches:
-            signal.raise_signal(signal.SIGINT)
-
-    settings = {
-        "engine.interval": "1 ms",
-        "engine.checkpoint": str(checkpoint),
-        "engine.parallelism": CORES,
-        "admission.enabled": False,
-        **overrides,
-    }
-    p.run(config=config.load(environ={}, overrides=settings), listeners=[hear])
-    return told[:batches]
-
-
-def _peer(
-    spark: SparkSession,
-    source: Ticks,
-    declare: Callable[[DataFrame], DataFrame],
-    *,
-    mode: str,
-    batches: int,
-    warm: int = 2,
-) -> Sample:
-    with tempfile.TemporaryDirectory() as folder:
-        before = cpu_seconds()
-        rows = declare(source.load(spark, parallelism=CORES, first_rows=None))
-        query = (
-            rows.writeStream.format("noop")
-            .outputMode(mode)
-            .option("checkpointLocation", folder)
-            .trigger(processingTime="0 seconds")
-            .start()
-        )
-        while (last := query.lastProgress) is None or last.batchId < batches - 1:
-            if not query.isActive:
-                raise RuntimeError(f"Spark ended its query: {query.exception()}")
-            time.sleep(0.02)
-        told = [progress for progress in query.recentProgress if progress.batchId < batches]
-        query.stop()
-        used = cpu_seconds() - before
-    ends = [_epoch(p.timestamp) + p.batchDuration / 1000 for p in told]
-    measured = sum(p.numInputRows for p in told[warm:])
-    total = sum(p.numInputRows for p in told)
-    times = sorted(p.batchDuration / 1000 for p in told[warm:])
-    return Sample(
-        measured / (ends[-1] - ends[warm - 1]),
-        statistics.median(times),
-        used / (total / 1e6),
-        {"batch_seconds_p99": times[-1]},
-    )
+# State to measure with
 
 
 def _counted(rows: int, column: str) -> Declare:
@@ -472,7 +379,7 @@ def _load(checkpoint: Path, size: int, *, nodes: int = 2) -> None:
     """A checkpoint with so many keys of state."""
     step = min(size, 1_000_000)
     batches = size // step
-    _run(_counted(step, f"value % {size}"), checkpoint, batches=batches, overrides={"state.nodes": nodes})
+    run(_counted(step, f"value % {size}"), checkpoint, batches=batches, overrides={"state.nodes": nodes})
 
 
 def _touch(
@@ -489,7 +396,7 @@ def _touch(
                     os.kill(pid, signal.SIGKILL)
 
         declare = _counted(10_000, f"value * 48271 % {size}")
-        return _run(declare, copy, batches=batches, overrides={"state.nodes": nodes}, listener=kill)
+        return run(declare, copy, batches=batches, overrides={"state.nodes": nodes}, listener=kill)
 
 
 def _reload(checkpoint: Path, backend: str) -> float:
@@ -544,12 +451,6 @@ def _node_pids() -> list[int]:
 def _resident(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS"))
-
-
-def _epoch(text: str) -> float:
-    from datetime import datetime
-
-    return datetime.fromisoformat(text).timestamp()
 
 
 if __name__ == "__main__":
