@@ -25,7 +25,7 @@ CORES = 2
 def ours(
     declare: Declare, *, batches: int, warm: int = 2, overrides: Mapping[str, Any] | None = None
 ) -> Sample:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         before = cpu_seconds()
         told = run(declare, Path(folder) / "c", batches=batches, overrides=overrides or {})
         used = cpu_seconds() - before
@@ -85,7 +85,7 @@ def peer(
     batches: int,
     warm: int = 2,
 ) -> Sample:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         before = cpu_seconds()
         rows = declare(source.load(spark, parallelism=CORES, first_rows=None))
         query = (
