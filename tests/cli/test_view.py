@@ -142,6 +142,20 @@ def test_the_live_view_shows_that_the_lag_grows_and_adds_dead_letters_up() -> No
     assert "130%" in text
 
 
+def test_state_and_late_rows_are_shown_where_there_are_any() -> None:
+    kept = replace(batch(0), state_rows=100_000, state_bytes=3_200_000, late=7)
+    text = drawn(LiveView, kept, replace(kept, batch_id=1), width=100)
+    assert "state 100 k rows, 3.20 MB" in text
+    assert "late 14" in text
+    assert "state" not in drawn(LiveView, batch(0), width=100)
+    stream = io.StringIO()
+    with LinesView(stream) as lines:
+        lines(kept)
+    lines.summarise(replace(SUMMARY, late=7))
+    assert "| state 100 k rows | late 7" in stream.getvalue()
+    assert "late: 7 rows" in stream.getvalue().splitlines()
+
+
 def test_the_live_view_shows_what_it_does_not_know_as_a_dash() -> None:
     unknown = replace(batch(1), lag=None, latency_p50=None, latency_p99=None, limit=None, watermark=None)
     text = drawn(LiveView, unknown, width=80)

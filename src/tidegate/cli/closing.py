@@ -23,6 +23,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
         ("rows in", f"{summary.rows_in:,} ({rate(summary.rows_per_second)})".replace(",", " ")),
         ("rows out", f"{summary.rows_out:,}".replace(",", " ")),
         ("dead letters", f"{summary.dead_letters:,}".replace(",", " ") + lie_in),
+        *([("late", f"{summary.late:,} rows".replace(",", " "))] if summary.late else []),
         ("lag", "-" if summary.lag is None else f"{summary.lag:,} rows left".replace(",", " ")),
         ("latency", f"p50 {span(summary.latency_p50)}, p99 {span(summary.latency_p99)}"),
         ("batch time", f"p50 {span(summary.batch_seconds_p50)}"),

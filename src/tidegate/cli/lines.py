@@ -97,6 +97,7 @@ class LinesView(View):
         self._history: deque[BatchProgress] = deque(maxlen=_REMEMBERED)
         self._rows = 0
         self._dead_letters = 0
+        self._late = 0
         self._pending = False
         self._written_at: float | None = None
 
@@ -108,6 +109,7 @@ class LinesView(View):
         self._history.append(progress)
         self._rows += progress.rows_in
         self._dead_letters += progress.dead_letters
+        self._late += progress.late
         self._pending = True
         if self._written_at is None or self._clock() - self._written_at >= self._every:
             self._write()
@@ -133,12 +135,14 @@ class LinesView(View):
         )
         limit = "" if last.limit is None else f" | limit {count(last.limit)}"
         dead_letters = f" | dead letters {count(self._dead_letters)}" if self._dead_letters else ""
+        late = f" | late {count(self._late)}" if self._late else ""
+        state = f" | state {count(last.state_rows)} rows" if last.state_rows else ""
         self._reader.tell(
             f"{last.finished_at:%H:%M:%S} {last.pipeline} batch {last.batch_id}"
             f" | {count(self._rows)} rows | in {rate(last.input_rate)}"
             f" | processing {rate(last.rows_per_second)} | lag {lag}{latency}"
             f" | batch {span(last.batch_seconds)} of {span(last.interval_seconds)}"
-            f" | parallelism {last.parallelism}{limit}{dead_letters}"
+            f" | parallelism {last.parallelism}{limit}{state}{late}{dead_letters}"
         )
         self._rows = 0
         self._pending = False

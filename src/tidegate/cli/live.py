@@ -39,6 +39,7 @@ class LiveView(View):
         self._first: BatchProgress | None = None
         self._rows_in = 0
         self._dead_letters = 0
+        self._late = 0
         self._sinks: Counter[str] = Counter()
         self._waiting = Spinner("dots")
         self._live = Live(
@@ -61,6 +62,7 @@ class LiveView(View):
     def __call__(self, progress: BatchProgress) -> None:
         self._rows_in += progress.rows_in
         self._dead_letters += progress.dead_letters
+        self._late += progress.late
         self._sinks.update(progress.sinks)
         self._seen_at = self._clock()
         self._first = self._first or progress
@@ -148,6 +150,10 @@ class LiveView(View):
         if last.watermark is not None:
             behind = (last.finished_at - last.watermark).total_seconds()
             facts.append(f"watermark {span(max(0.0, behind))} behind")
+        if last.state_rows:
+            facts.append(f"state {count(last.state_rows)} rows, {count(last.state_bytes)}B")
+        if self._late:
+            facts.append(f"late {count(self._late)}")
         if last.tries > 1:
             facts.append(f"took {last.tries} tries")
         text = Text("  ".join(facts) + "  ")

@@ -32,6 +32,8 @@ class Summary:
     stopped_by: StoppedBy
     dead_letters_path: str | None = None
     """Where records lie that could not be read; None when there were none."""
+    late: int = 0
+    """Rows that came after their window had been closed."""
     lag: int | None = None
     """Rows that waited in the sources when the last batch began and were not in it; None when unknown."""
 
@@ -40,7 +42,7 @@ class Tally:
     """Adds batches up. A listener."""
 
     def __init__(self) -> None:
-        self._batches = self._rows_in = self._rows_out = self._dead_letters = 0
+        self._batches = self._rows_in = self._rows_out = self._dead_letters = self._late = 0
         self._lag: int | None = None
         self._latest: list[tuple[float, float | None, float | None]] = []
 
@@ -49,6 +51,7 @@ class Tally:
         self._rows_in += progress.rows_in
         self._rows_out += progress.rows_out
         self._dead_letters += progress.dead_letters
+        self._late += progress.late
         self._lag = progress.lag
         self._latest.append((progress.batch_seconds, progress.latency_p50, progress.latency_p99))
         del self._latest[:-_KEPT]
@@ -76,6 +79,7 @@ class Tally:
             outputs=outputs,
             stopped_by=stopped_by,
             dead_letters_path=dead_letters_path if self._dead_letters else None,
+            late=self._late,
             lag=self._lag,
         )
 
