@@ -330,8 +330,6 @@ def test_a_shard_is_what_a_dictionary_says(
     monkeypatch.setattr(keyed, "LOADING", loading)
     monkeypatch.setattr(keyed, "PART_ROWS", rows)
     name, options = backend
-    if name == "columnar" and not loading:
-        pytest.skip("loads nothing")
     machine = type("Machine", (Machine,), {"backend": name, "options": options})
     run_state_machine_as_test(
         machine,
