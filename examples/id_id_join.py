@@ -23,8 +23,7 @@ def fibonacci(pairs: pa.RecordBatch) -> pa.RecordBatch:
     return pairs.append_column("fibonacci", pa.array(low))
 
 
-# Below so many rows a batch costs the same however few they are.
-p = tg.Pipeline("id-id-join", config={"admission": {"min_rows": 100_000, "initial_rows": 100_000}})
+p = tg.Pipeline("id-id-join")
 first = p.source(tg.sources.Sensors(sensors=50_000, rate=50_000, seed=1))
 second = p.source(tg.sources.Sensors(sensors=50_000, rate=50_000, seed=2)).select(
     "id", "timestamp", other="value"

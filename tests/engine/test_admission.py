@@ -84,3 +84,20 @@ def test_the_bounds_hold() -> None:
 
 def test_an_empty_batch_teaches_nothing() -> None:
     assert start().observe(0, 0.3) == start()
+
+
+def test_a_machine_that_warms_up_is_not_held_to_its_first_batches() -> None:
+    """Slow however few rows come: the limit stays, and grows once the machine is warm."""
+    times = iter([4.3, 2.9, 2.2, 1.8, 1.5, 1.3, 1.1, 1.0, 0.8, 0.6])
+    admission = start(limit=10_000)
+    for _ in range(10):
+        admission = admission.observe(admission.limit, next(times))
+        assert admission.limit >= 10_000
+    admission, settled = overloaded(admission, lambda rows: 0.4 + rows * 1e-6, 20)
+    assert admission.limit > 300_000
+    assert settled[-1] == pytest.approx(0.9, rel=0.25)
+
+
+def test_rows_that_cost_a_lot_are_fewer_from_the_first_batch_on() -> None:
+    first = start(limit=10_000).observe(10_000, 100.0)
+    assert first.limit < 1_000

@@ -5,6 +5,10 @@ from a batch to the next one of another size; limits therefore sway a little aro
 batches of one size would never show which part of their time is fixed. The model sets how boldly the limit
 moves; where it settles is only a matter of the time that batches really take.
 Overload then grows the lag in the source, never the batch or the memory.
+
+The first batches run on a machine that is still warming up: they are slow however few rows they take, and a
+limit that shrank on their word would stay small long after. So it does not fall below the first one until
+the machine is warm, unless rows cost so much that warming up cannot be the reason.
 """
 
 from __future__ import annotations
@@ -24,6 +28,10 @@ _BOLDEST = 0.7
 """At most this share of a batch is taken to be fixed when the limit is moved: more would chase noise."""
 _ROOM = 1.25
 """Where the fixed part fills the interval, a batch gets this many times of it, so that work is done."""
+_WARM = 12
+"""Batches after which the machine is taken to be warm."""
+_SLOWEST = 5.0
+"""A batch that takes more than this many times of what it should is not slow from warming up alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,9 @@ class Admission:
     """Seconds per row, each from two batches in a row."""
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Weight, rows and seconds of the batches of late."""
+    batches: int = 0
+    first: int = 0
+    """The first limit, once a batch was observed."""
 
     def observe(self, rows: int, seconds: float) -> Admission:
         """After a batch of so many rows that took so long."""
@@ -57,7 +68,9 @@ class Admission:
             latest=(rows, seconds),
             costs=(*self.costs, *self._cost(rows, seconds))[-_PAIRS:],
             mean=(weight + 1, mean_rows + rows, mean_seconds + seconds),
-        )._decide()
+            batches=self.batches + 1,
+            first=self.first or self.limit,
+        )._decide(seconds)
 
     def _cost(self, rows: int, seconds: float) -> tuple[float, ...]:
         """What a row costs by the latest two batches; nothing when they were of one size."""
@@ -65,7 +78,7 @@ class Admission:
             return ()
         return ((seconds - self.latest[1]) / (rows - self.latest[0]),)
 
-    def _decide(self) -> Admission:
+    def _decide(self, latest: float) -> Admission:
         rows, seconds = self.mean[1] / self.mean[0], self.mean[2] / self.mean[0]
         cost = max(0.0, median(self.costs)) if self.costs else seconds / rows
         fixed = max(0.0, seconds - cost * rows)
@@ -74,4 +87,6 @@ class Admission:
         wanted = rows * (target - fixed) / (seconds - fixed)
         wanted *= 1 + _SWAY if self.up else 1 - _SWAY
         allowed = min(wanted, _GROWTH * self.largest, self.most)
-        return replace(self, limit=max(self.least, int(allowed)))
+        warming_up = self.batches < _WARM and latest <= _SLOWEST * self.target
+        least = max(self.least, self.first) if warming_up else self.least
+        return replace(self, limit=max(least, int(allowed)))
