@@ -119,3 +119,10 @@ class ListenerError(TidegateError, RuntimeError):
 
 class QueryError(TidegateError, RuntimeError):
     """Spark ended the query by itself. Operator action: remove the cause that the message gives."""
+
+
+class ControlError(TidegateError, RuntimeError):
+    """Something was asked of a running pipeline that makes no sense, or cannot be now. Nothing has changed.
+
+    Operator action: as the message says; `tidegate status` shows what the pipeline is at.
+    """

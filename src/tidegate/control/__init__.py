@@ -1,0 +1,1 @@
+"""A running pipeline seen and steered from outside."""

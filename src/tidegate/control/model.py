@@ -1,0 +1,177 @@
+"""What is asked of a running pipeline, and what it answers. Plain values, ready for JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Strategy = Literal["restart", "eager", "lazy", "hybrid"]
+STRATEGIES: tuple[Strategy, ...] = ("restart", "eager", "lazy", "hybrid")
+
+Phase = Literal["starting", "holding", "moving", "settled", "failed", "replaced"]
+"""`starting`: new nodes come up while batches go on. `holding`: the next batch waits for the state.
+`moving`: batches run on the new route, state follows. The last three are final."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A change that somebody wants. What is None stays as it is."""
+
+    kind: Literal["scale", "rebalance"] = "scale"
+    nodes: int | None = None
+    """State nodes."""
+    parallelism: int | None = None
+    """Spark partitions of keyed steps; rounded up so that each task talks to one node."""
+    strategy: Strategy | None = None
+    step: str | None = None
+    """The keyed step it is meant for; all of them share the nodes, so it is only checked."""
+    bytes: int | None = None
+    """For `rebalance`: move at most so many bytes of state."""
+
+
+@dataclass(frozen=True, slots=True)
+class MoveLine:
+    """Key groups that go from one node to another."""
+
+    source: int
+    target: int
+    groups: str
+    """As `0-15,32`."""
+    rows: int
+    """Rows of state, versions that no longer count among them."""
+    bytes: int
+    load: float
+    """Share of all state accesses, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """What a change would do."""
+
+    ask: Ask
+    strategy: Strategy
+    nodes: tuple[int, int]
+    """Before and after."""
+    parallelism: tuple[int, int]
+    moves: tuple[MoveLine, ...]
+    groups_moved: int
+    bytes_moved: int
+    busiest: tuple[float, float]
+    """The busiest node's share of state accesses, before and after."""
+    note: str
+    """What to expect, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """State that came over."""
+
+    keys: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds from event to output, over the batches of one stretch; None without any."""
+
+    p50: float | None = None
+    p99: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """One rescale or rebalance, from being asked for to being settled."""
+
+    number: int
+    ask: Ask
+    strategy: Strategy
+    phase: Phase
+    asked_at: str
+    """ISO 8601, UTC."""
+    nodes: tuple[int, int]
+    parallelism: tuple[int, int]
+    groups_moved: int = 0
+    groups_left: int = 0
+    """Groups whose state has not wholly arrived."""
+    first_batch: int | None = None
+    """The first batch on the new route."""
+    seconds_to_first_batch: float | None = None
+    """From being asked for to the end of that batch."""
+    seconds_to_settled: float | None = None
+    on_demand: Moved = Moved()
+    background: Moved = Moved()
+    before: Latency = Latency()
+    during: Latency = Latency()
+    after: Latency = Latency()
+    longest_gap: float | None = None
+    """Seconds between two outputs, the longest from the ask until it settled."""
+    steady_gap: float | None = None
+    """The same before: the median distance of outputs."""
+    why: str | None = None
+    """What went wrong."""
+
+    @property
+    def over(self) -> bool:
+        return self.phase in ("settled", "failed", "replaced")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """A state node of the pipeline."""
+
+    index: int
+    name: str
+    address: str
+    pid: int
+    groups: str
+    load: float
+    """Share of all state accesses, 0 to 1."""
+    bytes: int
+    """What its key groups take in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a pipeline is at."""
+
+    pipeline: str
+    phase: Literal["starting", "running", "stopping"]
+    batch_id: int | None
+    """The latest committed batch."""
+    rows_per_second: float | None
+    batch_seconds: float | None
+    interval_seconds: float
+    latency_p50: float | None
+    lag: int | None
+    parallelism: int
+    route: int | None
+    """Version of the route; None without state."""
+    nodes: tuple[NodeLine, ...]
+    steps: tuple[str, ...]
+    """Names of the keyed steps, in the order of the plan."""
+    rescale: Rescale | None = None
+    """The one under way, or the latest."""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Controls(Protocol):
+    """What can be asked of a running pipeline. Safe to call from any thread; none waits for a batch.
+
+    Raises ControlError, which changes nothing, for what makes no sense or cannot be now.
+    """
+
+    def status(self) -> Status: ...
+
+    def plan(self, ask: Ask) -> PlanView: ...
+
+    def apply(self, ask: Ask) -> Rescale:
+        """Set a scale or a rebalance going; it shows up in `history` at once."""
+
+    def savepoint(self, place: str) -> str:
+        """Copy the state after the latest committed batch; where it is."""
+
+    def stop(self) -> None:
+        """Finish the batch that is running, then end."""
+
+    def history(self) -> tuple[Rescale, ...]:
+        """All rescales of this run, oldest first."""
