@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tidegate.operators.operator import Time
 from tidegate.state.client import NodeClient, client_for
 from tidegate.state.keys import group_of, hash_column, same
+from tidegate.state.merge import sorted_by_hash
 from tidegate.state.route import Route
 from tidegate.state.standing import Ticket
 from tidegate.state.table import DUE, GONE, HASH, PROBE, StateTable
@@ -65,19 +66,19 @@ class TaskState:
             node.due(self._assignment.ticket, table.name, self._groups_on(owner), upto)
             for owner, node in self._nodes.items()
         ]
-        return _by_hash(self._weighed(pa.concat_tables(parts)))
+        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
 
     def scan(self, table: StateTable) -> pa.Table:
         parts = [
             node.scan(self._assignment.ticket, table.name, self._groups_on(owner))
             for owner, node in self._nodes.items()
         ]
-        return _by_hash(self._weighed(pa.concat_tables(parts)))
+        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
 
     def put(self, table: StateTable, rows: pa.Table) -> None:
         if table.name in self._puts:
             raise ValueError(f"{table.name} was put twice in one batch")
-        self._puts[table.name] = _by_hash(rows.select(table.written.names).cast(table.written))
+        self._puts[table.name] = sorted_by_hash(rows.select(table.written.names).cast(table.written))
 
     def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
         """Send what was put of each table to the nodes that own it, or that there is nothing."""
@@ -190,13 +191,6 @@ def _remember(place: _Place, assignment: Assignment, rows: pa.Table) -> None:
     _cache[place] = _Cached(assignment.ticket, assignment.route.version, hash_column(rows[HASH]), rows)
     while len(_cache) > _CACHED_PARTS:
         _cache.popitem(last=False)
-
-
-def _by_hash(rows: pa.Table) -> pa.Table:
-    hashes = hash_column(rows[HASH])
-    if len(hashes) < 2 or bool(np.all(hashes[1:] >= hashes[:-1])):
-        return rows
-    return rows.take(pa.array(np.argsort(hashes, kind="stable")))
 
 
 def _by_probe(rows: pa.Table) -> pa.Table:
