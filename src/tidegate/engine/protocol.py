@@ -17,10 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tidegate.state.standing import Ticket
-
-Part: TypeAlias = tuple[str, int]
-"""A state table and a Spark partition: what one task stages."""
+from tidegate.state.standing import Part, Ticket
 
 
 @dataclass(frozen=True, slots=True)

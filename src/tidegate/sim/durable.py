@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.engine.protocol import Part
 from tidegate.errors import StateError
 from tidegate.sim.workload import Rows, State, Workload, group_of
 from tidegate.state.manifest import Manifest, RunRef
 from tidegate.state.route import Route
-from tidegate.state.standing import Ticket
+from tidegate.state.standing import Part, Ticket
 
 
 class PromiseError(AssertionError):

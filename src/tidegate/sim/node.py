@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
-from tidegate.engine.protocol import Part
 from tidegate.sim.durable import Durable, Run
 from tidegate.sim.network import Call
 from tidegate.sim.workload import State, group_of
 from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.standing import Standing, Ticket
+from tidegate.state.standing import Part, Standing, Ticket
 
 
 @dataclass(frozen=True, slots=True)

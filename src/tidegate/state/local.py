@@ -11,6 +11,7 @@ import select
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -81,31 +82,51 @@ class LocalNodes:
         scratch.mkdir(parents=True, exist_ok=True)
         _tidy(scratch, _generation(prefix))
         self._running: list[_Running] = []
-        with ThreadPoolExecutor(max(count, 1)) as pool:
-            starts = [pool.submit(self._start, index) for index in range(count)]
-        self._running = [start.result() for start in starts if start.exception() is None]
-        problem = next((start.exception() for start in starts if start.exception() is not None), None)
-        if problem is not None:
-            self.close()
-            raise problem
+        self._change = threading.Lock()  # of which nodes there are
+        self._ended: list[str] = []
+        self.grow(count)
 
     @property
     def nodes(self) -> tuple[NodeHandle, ...]:
         """By index; a replaced node has a new handle."""
         return tuple(running.handle for running in self._running)
 
+    def grow(self, count: int) -> None:
+        """Have at least `count` nodes. Either all that are missing start or none stays."""
+        first = len(self._running)
+        with ThreadPoolExecutor(max(count - first, 1)) as pool:
+            starts = [pool.submit(self._start, index) for index in range(first, count)]
+        started = [start.result() for start in starts if start.exception() is None]
+        problem = next((start.exception() for start in starts if start.exception() is not None), None)
+        if problem is not None:
+            self._end(started)
+            raise problem
+        with self._change:
+            self._running = [*self._running, *started]
+
+    def shrink(self, count: int) -> threading.Thread:
+        """Keep the first `count` nodes. The others are out at once; join the answer to see them ended."""
+        with self._change:
+            leaving, self._running = self._running[count:], self._running[:count]
+        ending = threading.Thread(target=self._end, args=(leaving,), name="ending-nodes")
+        ending.start()
+        return ending
+
     def dead(self) -> list[int]:
         """Indexes of the nodes whose process is gone, that do not answer in time, or that have been at one
         request for longer than the time-out. Takes no longer than that itself."""
-        with ThreadPoolExecutor(max(len(self._running), 1)) as pool:
-            found = list(pool.map(self._is_dead, self._running))
+        running = self._running
+        with ThreadPoolExecutor(max(len(running), 1)) as pool:
+            found = list(pool.map(self._is_dead, running))
         return [index for index, dead in enumerate(found) if dead]
 
     def replace(self, index: int) -> NodeHandle:
         """End a node, whatever it is doing, and start another one in its place under a name of its own."""
         _kill(self._running[index])
-        self._running[index] = self._start(index)
-        return self._running[index].handle
+        started = self._start(index)
+        with self._change:
+            self._running = [*self._running[:index], started, *self._running[index + 1 :]]
+        return started.handle
 
     def replace_all(self, indexes: Sequence[int]) -> list[NodeHandle]:
         """`replace` for several nodes side by side. When some do not start, the first error is raised once
@@ -116,14 +137,7 @@ class LocalNodes:
 
     def close(self) -> None:
         """End all nodes. May be called again."""
-        for running in self._running:
-            _hang_up(running)
-        until = time.monotonic() + _END
-        for running in self._running:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                running.process.wait(max(0.0, until - time.monotonic()))
-            _kill(running)
-        self._running = []
+        self.shrink(0).join()
 
     def __enter__(self) -> LocalNodes:
         return self
@@ -132,6 +146,19 @@ class LocalNodes:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _end(self, leaving: Sequence[_Running]) -> None:
+        for running in leaving:
+            _hang_up(running)
+        until = time.monotonic() + _END
+        for running in leaving:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                running.process.wait(max(0.0, until - time.monotonic()))
+            _kill(running)
+        # Their last words stay for a while: in a long run nodes come and go.
+        self._ended += [running.handle.name for running in leaving]
+        while len(self._ended) > _LOGS:
+            (self._scratch / f"{self._ended.pop(0)}.log").unlink(missing_ok=True)
 
     def _is_dead(self, running: _Running) -> bool:
         if running.process.poll() is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +15,11 @@ from tidegate.state.client import NodeClient, PrepareAnswer, client_for
 from tidegate.state.local import LocalNodes
 from tidegate.state.manifest import Manifest, together
 from tidegate.state.route import Route
-from tidegate.state.standing import Ticket
+from tidegate.state.standing import Part, Ticket
 from tidegate.state.view import Assignment
 from tidegate.testing import faults
 
 _log = logging.getLogger(__name__)
-
-Part = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +143,7 @@ class Nodes:
         lost = self._local.dead()
         for node in lost:
             _log.warning("state node %d is lost; starting another in its place", node)
-        with ThreadPoolExecutor(max(len(lost), 1)) as pool:
-            list(pool.map(self._local.replace, lost))
+        self._local.replace_all(lost)
         return len(lost)
 
     def close(self) -> None:

@@ -9,11 +9,14 @@ repetitions change nothing, because a request or its answer may be lost and sent
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from tidegate.errors import FencedError, StaleError
 
 Phase = Literal["idle", "open", "prepared", "committed"]
+
+Part: TypeAlias = tuple[str, int]
+"""A state table and a Spark partition: what one task stages."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
