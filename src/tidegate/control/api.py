@@ -1,0 +1,295 @@
+"""The control API: what can be asked of a running pipeline, over HTTP.
+
+Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what is not there, 422 for
+a body that makes no sense, 409 for what the pipeline refuses, and then nothing has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from threading import Lock
+from typing import Annotated, Any, Literal, Self
+
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tidegate.control.model import Ask, Controls, PlanView, Rescale, Status, Strategy
+from tidegate.errors import TidegateError
+
+_log = logging.getLogger(__name__)
+
+_OPEN = frozenset({"/docs", "/openapi.json", "/health"})
+_SHOWN = 40
+"""Characters of a wrong value that an error repeats."""
+
+Count = Annotated[int | None, Field(ge=1, le=65_536)]
+
+
+class Body(BaseModel):
+    """What the bodies have in common: nothing unknown, nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class ScaleBody(Body):
+    """Another number of state nodes, another parallelism, or both. What is left out stays as it is."""
+
+    nodes: Count = None
+    parallelism: Count = None
+    strategy: Strategy | None = None
+    step: str | None = None
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> Self:
+        if self.nodes is None and self.parallelism is None:
+            raise ValueError("give nodes, parallelism or both")
+        return self
+
+    def ask(self) -> Ask:
+        return Ask(**self.model_dump())
+
+
+class RebalanceBody(Body):
+    """Key groups spread anew over the same nodes, by measured load."""
+
+    strategy: Strategy | None = None
+    step: str | None = None
+    bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
+
+    def ask(self) -> Ask:
+        return Ask(kind="rebalance", **self.model_dump())
+
+
+class PlanBody(Body):
+    """A change to be looked at; its fields are those of /scale or /rebalance, as `kind` says."""
+
+    kind: Literal["scale", "rebalance"] = "scale"
+    nodes: Count = None
+    parallelism: Count = None
+    strategy: Strategy | None = None
+    step: str | None = None
+    bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        if self.kind == "scale":
+            if self.bytes is not None:
+                raise ValueError("bytes is for a rebalance")
+            if self.nodes is None and self.parallelism is None:
+                raise ValueError("give nodes, parallelism or both")
+        elif self.nodes is not None or self.parallelism is not None:
+            raise ValueError("a rebalance keeps nodes and parallelism; leave them out")
+        return self
+
+    def ask(self) -> Ask:
+        return Ask(**self.model_dump())
+
+
+class SavepointBody(Body):
+    """Where the copy goes: a folder on the pipeline's machine, seen from where it was started."""
+
+    place: Annotated[str, Field(min_length=1)]
+
+
+class SavepointAnswer(BaseModel):
+    """Where the copy is."""
+
+    place: str
+
+
+class StopAnswer(BaseModel):
+    """The batch that is running is finished first."""
+
+    stopping: bool = True
+
+
+class Health(BaseModel):
+    """Somebody answers."""
+
+    ok: bool = True
+
+
+def app(controls: Controls, token: str) -> FastAPI:
+    """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`."""
+    api = FastAPI(
+        title="Tidegate",
+        description="A running pipeline, seen and steered from outside.",
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    api.add_middleware(Door, token=token)
+    _explain_errors(api)
+    # The door has looked already; this is for the page, which gets a field for the token by it.
+    barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
+    one_more = Lock()
+
+    def sensible(ask: Ask) -> Ask:
+        steps = () if ask.step is None else controls.status().steps
+        if ask.step is not None and ask.step not in steps:
+            raise HTTPException(400, f"step: there is no keyed step {ask.step!r}; there is {_listed(steps)}")
+        return ask
+
+    @api.get("/health")
+    def health() -> Health:
+        """Whether the pipeline answers; wants no token."""
+        return Health()
+
+    @api.get("/status", **barred)
+    def status() -> Status:
+        """What the pipeline is at."""
+        return controls.status()
+
+    @api.post("/plan", **barred)
+    def plan(body: PlanBody) -> PlanView:
+        """What a change would do. Nothing happens."""
+        return controls.plan(sensible(body.ask()))
+
+    @api.post("/scale", status_code=202, **barred)
+    def scale(body: ScaleBody) -> Rescale:
+        """Set a rescale going; /history/{number} follows it."""
+        return controls.apply(sensible(body.ask()))
+
+    @api.get("/scale", status_code=202, **barred)
+    def add_node(
+        stage: Annotated[int, Query(description="A keyed step by its place in `steps` of /status, from 1.")],
+    ) -> Rescale:
+        """One more state node, for the keyed step with this number."""
+        with one_more:
+            now = controls.status()
+            if not 1 <= stage <= len(now.steps):
+                raise HTTPException(404, f"stage: there is no stage {stage}; there is {_staged(now.steps)}")
+            moving = now.rescale is not None and not now.rescale.over
+            nodes = now.rescale.nodes[1] if now.rescale is not None and moving else len(now.nodes)
+            return controls.apply(Ask(nodes=nodes + 1, step=now.steps[stage - 1]))
+
+    @api.post("/rebalance", status_code=202, **barred)
+    def rebalance(body: RebalanceBody) -> Rescale:
+        """Spread the key groups anew over the same nodes; /history/{number} follows it."""
+        return controls.apply(sensible(body.ask()))
+
+    @api.post("/savepoint", **barred)
+    def savepoint(body: SavepointBody) -> SavepointAnswer:
+        """Copy the state after the latest committed batch."""
+        return SavepointAnswer(place=controls.savepoint(body.place))
+
+    @api.post("/stop", status_code=202, **barred)
+    def stop() -> StopAnswer:
+        """Finish the batch that is running, then end."""
+        controls.stop()
+        return StopAnswer()
+
+    @api.get("/history", **barred)
+    def history() -> tuple[Rescale, ...]:
+        """All rescales of this run, oldest first."""
+        return controls.history()
+
+    @api.get("/history/{number}", **barred)
+    def rescale(number: int) -> Rescale:
+        """One rescale of this run."""
+        known = controls.history()
+        for each in known:
+            if each.number == number:
+                return each
+        numbers = _listed([str(each.number) for each in known])
+        raise HTTPException(404, f"there is no rescale {number} in this run; there is {numbers}")
+
+    return api
+
+
+class Door:
+    """Lets in who has the token, and sees to it that whatever goes wrong behind it ends in one line."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._wanted = f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if scope["path"] not in _OPEN and not self._admits(scope):
+            text = "this needs the token of control.json in the checkpoint: Authorization: Bearer TOKEN"
+            refusal = _error(401, text, headers={"WWW-Authenticate": "Bearer"})
+            await refusal(scope, receive, send)
+            return
+        answered = False
+
+        async def noting(message: Message) -> None:
+            nonlocal answered
+            answered = answered or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            # Only the end of the server does that; passed on, it would be logged as an error.
+            if not answered:
+                await _error(503, "the pipeline has ended")(scope, receive, send)
+        except Exception:
+            _log.exception("%s %s failed", scope["method"], scope["path"])
+            if not answered:
+                await _error(500, "this failed in the pipeline; its log says why")(scope, receive, send)
+
+    def _admits(self, scope: Scope) -> bool:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        return len(given) == 1 and secrets.compare_digest(given[0], self._wanted)
+
+
+def _explain_errors(api: FastAPI) -> None:
+    @api.exception_handler(TidegateError)
+    def refused(_: Request, error: TidegateError) -> JSONResponse:
+        return _error(409, str(error))
+
+    @api.exception_handler(RequestValidationError)
+    def nonsense(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _error(422, "; ".join(map(_problem, error.errors())))
+
+    @api.exception_handler(AnyHTTPException)
+    def other(request: Request, error: AnyHTTPException) -> JSONResponse:
+        asked = f"{request.method} {request.url.path}"
+        plain = {404: "Not Found", 405: "Method Not Allowed"}
+        known = error.detail != plain.get(error.status_code)
+        text = error.detail if known else f"there is no {asked}; /docs shows what there is"
+        return _error(error.status_code, text, headers=error.headers)
+
+
+def _problem(found: dict[str, Any]) -> str:
+    """A problem that pydantic has found, in a line.
+
+    >>> _problem({"type": "greater_than_equal", "loc": ("body", "nodes"), "ctx": {"ge": 1}, "input": 0,
+    ...           "msg": "Input should be greater than or equal to 1"})
+    'nodes: should be greater than or equal to 1, not 0'
+    """
+    place = ".".join(str(part) for part in found["loc"][1:] if found["type"] != "json_invalid")
+    match found["type"]:
+        case "extra_forbidden":
+            return f"{place}: there is no such field"
+        case "missing":
+            return f"{place}: is missing" if place else "a JSON object is expected as the body"
+        case "json_invalid":
+            return "the body is not JSON"
+        case "value_error":
+            return str(found["ctx"]["error"])
+    text = found["msg"].removeprefix("Input ")
+    given = repr(found["input"])
+    shown = given if len(given) <= _SHOWN else given[:_SHOWN] + "..."
+    return f"{place or 'the body'}: {text}, not {shown}"
+
+
+def _error(status: int, text: str, headers: Any = None) -> JSONResponse:
+    return JSONResponse({"error": " ".join(text.split())}, status_code=status, headers=headers)
+
+
+def _listed(names: tuple[str, ...] | list[str]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _staged(steps: tuple[str, ...]) -> str:
+    return _listed([f"{number} ({step})" for number, step in enumerate(steps, start=1)])
