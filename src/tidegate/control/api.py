@@ -271,13 +271,15 @@ def _problem(found: dict[str, Any]) -> str:
     match found["type"]:
         case "extra_forbidden":
             return f"{place}: there is no such field"
-        case "missing":
-            return f"{place}: is missing" if place else "a JSON object is expected as the body"
+        case "missing" if place:
+            return f"{place}: is missing"
+        case "missing" | "model_attributes_type" | "model_type":
+            return "the body must be a JSON object"
         case "json_invalid":
             return "the body is not JSON"
         case "value_error":
             return str(found["ctx"]["error"])
-    text = found["msg"].removeprefix("Input ")
+    text = found["msg"].removeprefix("Input ").removeprefix("String ").partition(", unable")[0]
     given = repr(found["input"])
     shown = given if len(given) <= _SHOWN else given[:_SHOWN] + "..."
     return f"{place or 'the body'}: {text}, not {shown}"

@@ -1,0 +1,184 @@
+"""A running pipeline seen and steered from another process."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+from tidegate.control.model import Ask, PlanView, Rescale, Status
+from tidegate.control.server import FILE
+from tidegate.errors import ControlError
+
+T = TypeVar("T")
+
+_TIMEOUT = 30.0
+
+
+class ControlClient:
+    """The `Controls` of a pipeline in another process. Raises ControlError, also when nobody answers."""
+
+    def __init__(
+        self, url: str, token: str, *, pipeline: str = "the pipeline", timeout: float = _TIMEOUT
+    ) -> None:
+        self.url = url
+        self.pipeline = pipeline
+        self._token = token
+        self._timeout = timeout
+
+    @classmethod
+    def find(cls, checkpoint: Path) -> ControlClient:
+        """The client of the pipeline that runs on this checkpoint, which has answered once."""
+        file = checkpoint / FILE
+        told = _read(file)
+        found = cls(told["url"], told["token"], pipeline=told["pipeline"])
+        # On this machine the process is ours to see. Its port may have gone to somebody else since.
+        if _is_local(told["url"]) and not _alive(told["pid"]):
+            raise ControlError(
+                f"{found.pipeline} no longer runs on {checkpoint}: process {told['pid']} is gone and has "
+                f"left {file} behind; the next `tidegate run` replaces it"
+            )
+        found.status()
+        return found
+
+    def status(self) -> Status:
+        return self._get(Status, "GET", "/status")
+
+    def plan(self, ask: Ask) -> PlanView:
+        return self._get(PlanView, "POST", "/plan", _given(ask))
+
+    def apply(self, ask: Ask) -> Rescale:
+        """Set a scale or a rebalance going; `rescale` of its number follows it."""
+        body = _given(ask)
+        return self._get(Rescale, "POST", f"/{body.pop('kind')}", body)
+
+    def savepoint(self, place: str) -> str:
+        """Copy the state after the latest committed batch, however long it takes; where it is."""
+        answer = self._call("POST", "/savepoint", {"place": place}, timeout=None)
+        return str(json.loads(answer)["place"])
+
+    def stop(self) -> None:
+        """Finish the batch that is running, then end."""
+        self._call("POST", "/stop")
+
+    def history(self) -> tuple[Rescale, ...]:
+        """All rescales of this run, oldest first."""
+        return self._get(tuple[Rescale, ...], "GET", "/history")
+
+    def rescale(self, number: int) -> Rescale:
+        """One rescale of this run."""
+        return self._get(Rescale, "GET", f"/history/{number}")
+
+    def answers(self) -> bool:
+        """Whether somebody is there."""
+        try:
+            self._call("GET", "/health")
+        except ControlError:
+            return False
+        return True
+
+    def _get(self, kind: type[T], method: str, path: str, body: object = None) -> T:
+        from pydantic import TypeAdapter, ValidationError
+
+        answer = self._call(method, path, body)
+        try:
+            return TypeAdapter(kind).validate_json(answer)
+        except ValidationError as error:
+            raise ControlError(
+                f"{method} {self.url}{path} gives what this version of Tidegate cannot read; use the one "
+                f"that {self.pipeline} runs with"
+            ) from error
+
+    def _call(
+        self, method: str, path: str, body: object = None, *, timeout: float | None = _TIMEOUT
+    ) -> bytes:
+        parts = urlsplit(self.url)
+        limit = None if timeout is None else self._timeout
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit)
+        headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body)
+        try:
+            connection.request(method, path, body=content, headers=headers)
+            answer = connection.getresponse()
+            text = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            self._gone(error)
+        finally:
+            connection.close()
+        if answer.status == 401:
+            raise ControlError(
+                f"{self.pipeline} does not take our token: another process answers at {self.url} by now; "
+                "start the pipeline again, or wait until it has"
+            )
+        if not 200 <= answer.status < 300:
+            raise ControlError(_error_of(text) or f"{method} {self.url}{path} gives {answer.status}")
+        return text
+
+    def _gone(self, error: Exception) -> NoReturn:
+        if isinstance(error, TimeoutError):
+            why = f"within {self._timeout:g} s"
+        else:
+            why = f"({getattr(error, 'strerror', None) or error or type(error).__name__})"
+        raise ControlError(
+            f"{self.pipeline} does not answer at {self.url} {why}; it is starting, ending or gone"
+        ) from error
+
+
+def _given(ask: Ask) -> dict[str, Any]:
+    return {name: value for name, value in asdict(ask).items() if value is not None}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What control.json says."""
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+        _ = urlsplit(told["url"]).port  # raises ValueError for what is no port
+        return {
+            "url": str(told["url"]),
+            "token": str(told["token"]),
+            "pid": int(told["pid"]),
+            "pipeline": str(told["pipeline"]),
+        }
+    except FileNotFoundError:
+        raise ControlError(_why_missing(file)) from None
+    except PermissionError:
+        raise ControlError(f"{file} may be read only by the user who runs the pipeline") from None
+    except OSError as error:
+        raise ControlError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise ControlError(f"{file} is damaged; stop the pipeline with Ctrl-C and start it again") from error
+
+
+def _why_missing(file: Path) -> str:
+    if not file.parent.is_dir():
+        return f"there is no checkpoint {file.parent}"
+    return f"no pipeline that can be steered runs on {file.parent}: there is no {file.name} in it"
+
+
+def _error_of(text: bytes) -> str | None:
+    try:
+        return str(json.loads(text)["error"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_local(url: str) -> bool:
+    try:
+        return ipaddress.ip_address(urlsplit(url).hostname or "").is_loopback
+    except ValueError:
+        return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True
+    return True
