@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -42,6 +45,7 @@ from tidegate.state.pieces import kept
 from tidegate.state.shard import Shard
 from tidegate.state.storage import Local
 from tidegate.state.table import NEVER, PROBE, StateTable
+from tidegate.state.turns import Turns
 
 NAMES = ("a", "b", "c")
 routes = st.lists(st.sampled_from(NAMES), min_size=COUNT, max_size=COUNT)
@@ -282,7 +286,7 @@ def test_state_is_the_same_wherever_its_rows_are(
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=30 if backend == "columnar" else 8,
+            max_examples=15 if backend == "columnar" else 5,
             stateful_step_count=20,
             deadline=None,
             suppress_health_check=list(HealthCheck),
@@ -670,6 +674,50 @@ def test_the_figures_tell_what_came_and_how(network: Network) -> None:
     figures = b.arrived()
     assert figures["background_keys"] == 2 * len(ON_RIGHT)
     assert (figures["demand_keys"], figures["remote"], figures["groups_left"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("backend", ["columnar", "memory"])
+def test_readers_see_whole_state_beside_all_that_comes(
+    make: Make, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While rows come key by key and in parts, batches are committed and runs are merged."""
+    monkeypatch.setattr(merge, "FAN_IN", 2)
+    monkeypatch.setattr(shards, "PART", 300)
+    network = Network(make, durable=False, backend=backend)
+    fleet, b = half_moved(network, due=50)
+    changing, still = ON_RIGHT[:20], ON_RIGHT[20:]
+    over, turns = threading.Event(), Turns()
+
+    def reading(seed: int) -> int:
+        random, rounds = Random(seed), 0
+        while not over.is_set() or rounds < 3:
+            some = random.sample(ON_RIGHT, 40)
+            with turns.shared():
+                found = values(b.get("counts", keys(some)))
+                assert found.keys() == set(some)
+                assert all(found[key] == 1 for key in some if key in still)
+                assert b.get("events", keys(some)).num_rows == len(some)
+                assert values(b.due("counts", RIGHT, 60)).keys() == set(ON_RIGHT)
+                assert b.scan("events", RIGHT).num_rows == len(ON_RIGHT)
+            rounds += 1
+        return rounds
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(reading, seed) for seed in range(3)]
+        try:
+            for number in range(2, 40):
+                with turns.alone():
+                    fleet.batch({"counts": rows(changing, number, due=55)}, budget=1000)
+                while b.pull():
+                    pass
+                b.merge()
+        finally:
+            over.set()
+        assert all(reader.result() >= 3 for reader in readers)
+    assert b.arrived()["groups_left"] == 0
+    assert not b._now.arriving
+    network.shard("a").release(RIGHT)
+    assert values(b.scan("counts", RIGHT)) == dict.fromkeys(still, 1) | dict.fromkeys(changing, 39)
 
 
 def test_many_keys_asked_for_a_few_at_a_time_lie_in_few_pieces(make: Make) -> None:
