@@ -73,9 +73,9 @@ class Cluster(Protocol):
     def fit(self, executors: int) -> int:
         """Have about so many executors, and tell how many that is going to be.
 
-        No query is restarted, and none of them waits: new executors take tasks when they are there, those
-        that are too many take no more tasks and leave once they are done. May be called at any time, also
-        while an earlier change is under way.
+        No query is restarted: new executors take tasks when they are there, and their first ones are slow;
+        those that are too many take no more tasks and leave once they are done. May be called at any time,
+        also while an earlier change is under way.
         """
         ...
 
