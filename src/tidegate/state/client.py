@@ -40,23 +40,26 @@ class NodeClient:
         scheme = "grpc+tls" if tls_root else "grpc"
         self._connection = flight.FlightClient(f"{scheme}://{address}", tls_root_certs=tls_root)
 
-    def begin(self, ticket: Ticket, manifest: Manifest, groups: Groups, watermark: int | None) -> None:
-        """Open a batch on the state that `manifest` names; the node owns `groups` in it."""
-        self._act(wire.Begin(ticket, manifest, groups, watermark))
+    def begin(
+        self,
+        ticket: Ticket,
+        manifest: Manifest,
+        groups: Groups,
+        watermark: int | None,
+        *,
+        origins: Mapping[str, Groups] | None = None,
+        budget: int = 0,
+    ) -> None:
+        """Open a batch on the state that `manifest` names; the node owns `groups` in it.
+
+        `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
+        up to `budget` bytes before that until the next `begin`.
+        """
+        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget))
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""
-        descriptor = flight.FlightDescriptor.for_command(
-            self._encoded(wire.Get(ticket, table, keys.num_rows))
-        )
-        with self._errors():
-            writer, reader = self._connection.do_exchange(descriptor, self._options)
-            with _ended(writer):
-                writer.begin(keys.schema)
-                for batch in wire.batches(keys):
-                    writer.write_batch(batch)
-                writer.done_writing()
-                return reader.read_all()
+        return self._exchange(wire.Get(ticket, table, keys.num_rows), keys)
 
     def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
         """Rows of these groups with `_due` <= `upto`."""
@@ -69,6 +72,27 @@ class NodeClient:
     def pull(self, table: str, groups: Groups) -> pa.Table:
         """All rows of these groups after the latest batch that the node has committed."""
         return self._read(wire.Pull(table, groups))
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        """The rows of these keys, all of groups that have left the node, after a batch; see `get`."""
+        return self._exchange(wire.Take(table, groups, batch_id, keys.num_rows), keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        """Rows of such groups after a batch with `since` < `_due` <= `upto`."""
+        return self._read(wire.Ripe(table, groups, batch_id, since, upto))
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        """Rows of such groups after a batch, from the hash `first` on, about `size` bytes; and the hash to go
+        on from, None when that was all."""
+        rows = self._read(wire.Span(table, groups, batch_id, first, size))
+        further = (rows.schema.metadata or {}).get(wire.NEXT)
+        return rows.replace_schema_metadata(None), None if further is None else int(further)
+
+    def release(self, generation: int, groups: Groups) -> None:
+        """Let the node forget what it kept of groups that have left it."""
+        self._act(wire.Release(generation, groups))
 
     def stage(
         self,
@@ -120,6 +144,17 @@ class NodeClient:
             (answer,) = self._connection.do_action(action, self._options)
             form: dict[str, Any] = json.loads(answer.body.to_pybytes())
             return form
+
+    def _exchange(self, command: wire.Command, keys: pa.Table) -> pa.Table:
+        descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
+        with self._errors():
+            writer, reader = self._connection.do_exchange(descriptor, self._options)
+            with _ended(writer):
+                writer.begin(keys.schema)
+                for batch in wire.batches(keys):
+                    writer.write_batch(batch)
+                writer.done_writing()
+                return reader.read_all()
 
     def _read(self, command: wire.Command) -> pa.Table:
         with self._errors():

@@ -31,9 +31,13 @@ from tidegate.state.wire import (
     Get,
     Prepare,
     Pull,
+    Release,
+    Ripe,
     Scan,
+    Span,
     Stage,
     Status,
+    Take,
 )
 
 
@@ -75,6 +79,9 @@ class _Form:
         if type(value) is not kind:  # Strictly: a bool is an int as well.
             raise StateError(f"{self._what}: {name!r} must be of type {kind.__name__}")
         return value
+
+    def has(self, name: str) -> bool:
+        return name in self._fields
 
     def whole(self, name: str, low: int = 0, high: int = 2**63 - 1) -> int:
         value: int = self.take(name, int)
@@ -124,6 +131,7 @@ class _Form:
 
 
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
+_ADDRESS = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,255}:[0-9]{1,5}")
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 
 
@@ -172,7 +180,29 @@ def _begin(form: _Form) -> Begin:
     ticket, manifest = form.ticket(), _manifest(form)
     if manifest.batch_id >= ticket.batch_id:
         raise StateError(f"{ticket} cannot begin on the state after batch {manifest.batch_id}")
-    return Begin(ticket, manifest, form.groups("groups", manifest.groups), form.moment("watermark"))
+    groups, watermark = form.groups("groups", manifest.groups), form.moment("watermark")
+    origins = _origins(form, groups, manifest.groups) if form.has("origins") else {}
+    budget = form.whole("budget") if form.has("budget") else 0
+    return Begin(ticket, manifest, groups, watermark, origins, budget)
+
+
+def _origins(form: _Form, groups: Groups, count: int) -> dict[str, Groups]:
+    fields = _Form(form.take("origins", dict), "the origins")
+    origins = {address: fields.groups(address, count) for address in list(fields._fields)}
+    seen: set[int] = set()
+    for address, part in origins.items():
+        if not _ADDRESS.fullmatch(address):
+            raise StateError(f"the origins: {address[:100]!r} is not an address like 'host:port'")
+        if not part or not part <= groups or part & seen:
+            raise StateError(
+                f"the origins: {address!r} must have some of the key groups of the batch, each of them once"
+            )
+        seen |= part
+    return origins
+
+
+def _left(form: _Form) -> tuple[str, Groups, int]:
+    return form.text("table"), form.groups("groups"), form.whole("batch_id", -1)
 
 
 def _stage(form: _Form) -> Stage:
@@ -190,10 +220,14 @@ _PARSERS: dict[str, Callable[[_Form], Command]] = {
     ),
     "scan": lambda form: Scan(form.ticket(), form.text("table"), form.groups("groups")),
     "pull": lambda form: Pull(form.text("table"), form.groups("groups")),
+    "take": lambda form: Take(*_left(form), form.whole("rows")),
+    "ripe": lambda form: Ripe(*_left(form), form.moment("since"), form.whole("upto", -(2**63))),
+    "span": lambda form: Span(*_left(form), form.whole("first", 0, 2**64 - 1), form.whole("size", 1)),
     "stage": _stage,
     "prepare": lambda form: Prepare(form.ticket()),
     "commit": lambda form: Commit(form.ticket(), form.moment("watermark")),
     "abort": lambda form: Abort(form.ticket()),
+    "release": lambda form: Release(form.whole("generation"), form.groups("groups")),
     "digest": lambda form: Digest(form.text("table"), form.whole("group", 0, MAX_GROUPS - 1)),
     "status": lambda form: Status(form.flag("sizes")),
 }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from tidegate.errors import CheckpointError
 from tidegate.state.keys import Groups, parse_groups, show_groups
 
 
@@ -50,17 +51,15 @@ class Route:
 
     def groups_of(self, node: int) -> Groups:
         """The groups that a node owns."""
-        return frozenset(group for group, owner in enumerate(self.owners) if owner == node)
+        return self._owned.get(node, frozenset())
 
     def groups_in(self, partition: int) -> Groups:
         """The groups that a Spark partition works on."""
-        return frozenset(group for group, place in enumerate(self.partitions) if place == partition)
+        return self._worked.get(partition, frozenset())
 
     def partitions_on(self, node: int) -> frozenset[int]:
         """The Spark partitions that work on groups of a node."""
-        return frozenset(
-            place for owner, place in zip(self.owners, self.partitions, strict=True) if owner == node
-        )
+        return frozenset(self.partitions[group] for group in self.groups_of(node))
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for the ledger."""
@@ -73,9 +72,49 @@ class Route:
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Route:
-        return cls(form["version"], _listed(form["owners"]), _listed(form["partitions"]))
+        """The way back. Every key group must have one owner and one partition."""
+        owners, partitions = _listed(form["owners"], "owner"), _listed(form["partitions"], "partition")
+        if len(owners) != len(partitions):
+            raise CheckpointError(
+                f"the ledger holds a damaged route: {len(owners)} key groups have an owner and "
+                f"{len(partitions)} a partition; go on from a savepoint, or use another checkpoint folder"
+            )
+        return cls(form["version"], owners, partitions)
+
+    @cached_property
+    def _owned(self) -> dict[int, Groups]:
+        return _gathered(self.owners)
+
+    @cached_property
+    def _worked(self) -> dict[int, Groups]:
+        return _gathered(self.partitions)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes to the tasks with every batch: only what cannot be worked out again."""
+        return {"version": self.version, "owners": self.owners, "partitions": self.partitions}
 
 
-def _listed(table: dict[str, str]) -> tuple[int, ...]:
-    found = {group: int(place) for place, text in table.items() for group in parse_groups(text)}
+def _gathered(places: tuple[int, ...]) -> dict[int, Groups]:
+    found: dict[int, list[int]] = {}
+    for group, place in enumerate(places):
+        found.setdefault(place, []).append(group)
+    return {place: frozenset(groups) for place, groups in found.items()}
+
+
+def _listed(table: dict[str, str], what: str) -> tuple[int, ...]:
+    found: dict[int, int] = {}
+    for place, text in table.items():
+        for group in parse_groups(text):
+            if found.setdefault(group, int(place)) != int(place):
+                raise _damaged(group, f"more than one {what}")
+    for group in range(len(found)):
+        if group not in found:
+            raise _damaged(group, f"no {what}")
     return tuple(found[group] for group in range(len(found)))
+
+
+def _damaged(group: int, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"the ledger holds a damaged route: key group {group} has {problem}; "
+        "go on from a savepoint, or use another checkpoint folder"
+    )

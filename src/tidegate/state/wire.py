@@ -19,6 +19,8 @@ VERSION = 1
 MAX_GROUPS = 1 << 16
 MAX_COMMAND = 16 << 20
 """Bytes; most of a long one is the manifest in `begin`."""
+NEXT = b"next"
+"""Where the answer to `Span` has the hash to go on from."""
 CHUNK = 4 << 20
 """Bytes of rows in one message, about. A receiver counts message by message."""
 
@@ -42,6 +44,11 @@ class Begin:
     groups: Groups
     """What this node owns in the batch."""
     watermark: int | None
+    origins: Mapping[str, Groups] = field(default_factory=dict)
+    """Groups that are new to this node and may be had from the node at an address, as of the manifest. Only
+    with the first batch on a new route, and each further attempt at it."""
+    budget: int = 0
+    """Bytes that the node may get from there unasked, until the next `begin`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +79,48 @@ class Pull:
     """Rows as the node has them now, whatever batch that is."""
 
     table: str
+    groups: Groups
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Keys of groups that have left the node, or are about to, in the state after a batch."""
+
+    table: str
+    groups: Groups
+    batch_id: int
+    rows: int
+    """How many keys follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ripe:
+    """Rows of such groups that are due by `upto` and were not by `since`."""
+
+    table: str
+    groups: Groups
+    batch_id: int
+    since: int | None
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of such groups in the order of their hashes, from `first` on, about `size` bytes of them. Metadata
+    of the answer's schema has under `next` where to go on."""
+
+    table: str
+    groups: Groups
+    batch_id: int
+    first: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Nobody needs what the node kept of groups that have left it."""
+
+    generation: int
     groups: Groups
 
 
@@ -113,7 +162,8 @@ class Status:
 
 
 Command: TypeAlias = (
-    Begin | Get | Due | Scan | Pull | Stage | Prepare | Commit | Abort | Digest | Status
+    Begin | Get | Due | Scan | Pull | Take | Ripe | Span
+    | Stage | Prepare | Commit | Abort | Release | Digest | Status
 )  # fmt: skip
 
 
@@ -127,6 +177,12 @@ class PrepareAnswer:
     """Sums of what the tasks counted."""
     runs: tuple[RunRef, ...]
     bytes: int
+    load: Mapping[int, int] = field(default_factory=dict)
+    """Keys looked up and rows staged in the batch, by key group; groups without any are left out."""
+    arrived: Mapping[str, int] = field(default_factory=dict)
+    """What came from other nodes since the last answer: `demand_keys`, `demand_bytes`, `background_keys`,
+    `background_bytes`; `groups_left` that are not all here; keys of `get` that were answered here (`local`)
+    and by asking another node (`remote`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -137,6 +193,8 @@ class PrepareAnswer:
             "stats": dict(self.stats),
             "runs": [run.to_json() for run in self.runs],
             "bytes": self.bytes,
+            "load": {str(group): count for group, count in self.load.items()},
+            "arrived": dict(self.arrived),
         }
 
     @classmethod
@@ -145,7 +203,9 @@ class PrepareAnswer:
             name: {int(partition): rows for partition, rows in parts.items()}
             for name, parts in form["tables"].items()
         }
-        return cls(tables, form["stats"], tuple(map(RunRef.from_json, form["runs"])), form["bytes"])
+        runs = tuple(map(RunRef.from_json, form["runs"]))
+        load = {int(group): count for group, count in form.get("load", {}).items()}
+        return cls(tables, form["stats"], runs, form["bytes"], load, form.get("arrived", {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +255,10 @@ def encode(command: Command, pipeline: str) -> bytes:
             case frozenset():
                 form[name] = show_groups(value)
             case Mapping():
-                form[name] = dict(value)
+                form[name] = {
+                    key: show_groups(item) if isinstance(item, frozenset) else item
+                    for key, item in value.items()
+                }
             case _:
                 form[name] = value
     return json.dumps(form, separators=(",", ":")).encode()

@@ -1,0 +1,197 @@
+"""Balance: less load for the busiest node, by moving key groups or having them change places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Whole: TypeAlias = NDArray[np.int64]
+Real: TypeAlias = NDArray[np.float64]
+
+_ENOUGH = 5e-3
+"""A busiest node this close above an even share is left alone: nobody would notice the gain."""
+_WORTH = 5e-4
+"""A swap that lowers the busiest node by less than this share of an even one is not worth its bytes."""
+_ROUNDING = 1e-9
+
+
+def summed(places: Whole, weights: Real, length: int = 0) -> Real:
+    """The load at each place."""
+    return np.bincount(places, weights, minlength=length).astype(np.float64)
+
+
+class Balance:
+    """Takes load from the busiest node, step by step, as long as that lowers it.
+
+    From step to step the busiest node bears no more than before and the idlest no less, so a group that is
+    once too heavy to be moved as a whole stays so.
+    """
+
+    def __init__(self, home: Whole, owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> None:
+        """`home` is where the groups are now, `owners` the plan to begin with."""
+        self.owners = owners.copy()
+        self._home = home
+        self._weights = weights
+        self._sizes = sizes
+        self._left = float("inf") if limit is None else float(limit)
+        self._loads = summed(owners, weights)
+        self._even = float(self._loads.mean())
+        self._queues: dict[int, list[tuple[float, int]]] = {}
+        """Groups of a node that was the busiest, those with the most load per byte first."""
+
+    def move(self) -> None:
+        """By moves, and by swaps where no move helps."""
+        steps: list[tuple[int, int]] = []
+        lowest, good = float(self._loads.max()), 0
+        while self._uneven:
+            busiest = int(self._loads.argmax())
+            step = self._whole(busiest) or self._part(busiest) or self._swap(busiest)
+            if not step:
+                break
+            for group, target in step:
+                self._move(group, target)
+            steps += step
+            most = float(self._loads.max())
+            if most < lowest:
+                lowest, good = most, len(steps)
+        # Where two nodes are the busiest, lowering one of them alone has gained nothing.
+        self.owners = self._home.copy()
+        for group, target in steps[:good]:
+            self.owners[group] = target
+        self._undo()
+
+    def trade(self) -> None:
+        """By swaps that make no more groups move than the plan had moving."""
+        while self._uneven and (step := self._trade(int(self._loads.argmax()))):
+            for group, target in step:
+                self._move(group, target)
+
+    @property
+    def _uneven(self) -> bool:
+        return bool(self._loads.max() > self._even * (1 + _ENOUGH))
+
+    def _move(self, group: int, target: int) -> None:
+        source = int(self.owners[group])
+        self._left -= self._cost(group, target)
+        self.owners[group] = target
+        self._loads[source] -= self._weights[group]
+        self._loads[target] += self._weights[group]
+        if target in self._queues:
+            heappush(self._queues[target], self._entry(group))
+
+    def _entry(self, group: int) -> tuple[float, int]:
+        moved = self.owners[group] != self._home[group]
+        return -float(self._weights[group]) / (1 if moved else max(1, int(self._sizes[group]))), group
+
+    def _whole(self, busiest: int) -> list[tuple[int, int]]:
+        """A group all of whose load is gained: the idlest node stays below the busiest."""
+        target = int(self._loads.argmin())
+        gap = self._loads[busiest] - self._loads[target]
+        if busiest not in self._queues:
+            groups = np.flatnonzero((self.owners == busiest) & (self._weights > 0))
+            self._queues[busiest] = [self._entry(group) for group in groups.tolist()]
+            heapify(self._queues[busiest])
+        queue = self._queues[busiest]
+        while queue:
+            _, group = heappop(queue)
+            fits = 2 * self._weights[group] <= gap and self._cost(group, target) <= self._left
+            if fits and self.owners[group] == busiest:
+                return [(group, target)]
+        return []
+
+    def _part(self, busiest: int) -> list[tuple[int, int]]:
+        """A group that makes the idlest node the busier of the two, but less busy than the busiest was."""
+        target = int(self._loads.argmin())
+        groups = np.flatnonzero(self.owners == busiest)
+        weights, costs = self._weights[groups], self._costs(groups, target)
+        gains = np.minimum(weights, self._loads[busiest] - self._loads[target] - weights)
+        best = self._best(gains, costs, _ROUNDING)
+        return [] if best is None else [(int(groups[best]), target)]
+
+    def _swap(self, busiest: int) -> list[tuple[int, int]]:
+        """Two groups that change places, with the idlest node that has one to offer."""
+        mine = np.flatnonzero(self.owners == busiest)
+        for other in self._others(busiest):
+            step = self._exchange(busiest, mine, other, np.flatnonzero(self.owners == other))
+            if step:
+                return step
+        return []
+
+    def _trade(self, busiest: int) -> list[tuple[int, int]]:
+        """A swap of groups that both move anyway, or of one that moves with one that does not."""
+        mine = np.flatnonzero(self.owners == busiest)
+        origins = self._home[mine]
+        for other in self._others(busiest):
+            theirs = np.flatnonzero(self.owners == other)
+            sources = self._home[theirs]
+            step = (
+                self._exchange(busiest, mine[origins == busiest], other, theirs[sources == busiest])
+                or self._exchange(busiest, mine[origins == other], other, theirs[sources == other])
+                or self._exchange(busiest, mine[origins != busiest], other, theirs[sources != other])
+            )
+            if step:
+                return step
+        return []
+
+    def _others(self, busiest: int) -> Iterator[int]:
+        """The nodes that a swap with the busiest could be worth it with, the idlest first."""
+        for other in np.argsort(self._loads, kind="stable").tolist():
+            if (self._loads[busiest] - self._loads[other]) / 2 <= _WORTH * self._even:
+                return
+            yield other
+
+    def _exchange(self, busiest: int, mine: Whole, other: int, theirs: Whole) -> list[tuple[int, int]]:
+        """The best swap of one group of the busiest node with one of another node, if any is worth it."""
+        if not len(mine) or not len(theirs):
+            return []
+        gap = float(self._loads[busiest] - self._loads[other])
+        theirs = theirs[np.argsort(self._weights[theirs], kind="stable")]
+        # The best partner evens the two nodes out; it is next to where such a weight would lie.
+        beyond = np.searchsorted(self._weights[theirs], self._weights[mine] - gap / 2)
+        groups = np.tile(mine, 2)
+        partners = theirs[np.clip(np.concatenate((beyond - 1, beyond)), 0, len(theirs) - 1)]
+        lost = self._weights[groups] - self._weights[partners]
+        costs = self._costs(groups, other) + self._costs(partners, busiest)
+        best = self._best(np.minimum(lost, gap - lost), costs, _WORTH)
+        return [] if best is None else [(int(groups[best]), other), (int(partners[best]), busiest)]
+
+    def _cost(self, group: int, target: int) -> int:
+        home, size = self._home[group], int(self._sizes[group])
+        return size * (int(home != target) - int(home != self.owners[group]))
+
+    def _costs(self, groups: Whole, target: int) -> Whole:
+        """The bytes that moves to a node add: nothing for a group that is under way already."""
+        home = self._home[groups]
+        added = (home != target).astype(np.int64) - (home != self.owners[groups]).astype(np.int64)
+        return np.asarray(self._sizes[groups] * added)
+
+    def _best(self, gains: Real, costs: Whole, worth: float) -> int | None:
+        """The step that gains the most per byte, among those that may be taken."""
+        good = np.flatnonzero((gains > worth * self._even) & (costs <= self._left))
+        if not len(good):
+            return None
+        return int(good[np.argmax(gains[good] / np.maximum(costs[good], 1))])
+
+    def _undo(self) -> None:
+        """Bring home what gains nothing any more after later steps, the largest groups first."""
+        loads = summed(self.owners, self._weights)
+        counts = np.bincount(self.owners)
+        most = loads.max()
+        moved = np.flatnonzero(self.owners != self._home)
+        moved = moved[np.argsort(-self._sizes[moved], kind="stable")]
+        undone = True
+        while undone:
+            undone = False
+            for group in moved[self.owners[moved] != self._home[moved]].tolist():
+                at, home, weight = self.owners[group], self._home[group], self._weights[group]
+                if loads[home] + weight <= most and counts[at] > 1:
+                    self.owners[group] = home
+                    loads[at] -= weight
+                    loads[home] += weight
+                    counts[at] -= 1
+                    counts[home] += 1
+                    undone = True
