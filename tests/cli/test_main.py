@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.cli.main import main
 
-HEAVY = ("pyspark", "numpy", "pyarrow", "pandas", "rich.console")
+HEAVY = ("pyspark", "numpy", "pyarrow", "pandas", "rich.console", "fastapi", "uvicorn")
 
 
 def tidegate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -47,6 +47,7 @@ def test_help_lists_every_command() -> None:
         line.split()[0] for line in answer.stdout.partition("Commands:")[2].splitlines() if line.strip()
     ]
     commands = ["run", "show", "generate", "state", "savepoint", "sim", "config", "doctor", "version"]
+    commands += ["status", "plan", "scale", "rebalance", "history", "stop"]
     assert sorted(listed) == sorted(commands)
 
 

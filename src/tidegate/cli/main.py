@@ -11,7 +11,21 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import config, doctor, run, savepoint, show, sim, state
+from tidegate.cli import (
+    config,
+    doctor,
+    history,
+    plan,
+    rebalance,
+    run,
+    savepoint,
+    scale,
+    show,
+    sim,
+    state,
+    status,
+    stop,
+)
 from tidegate.errors import ConfigError, DurationError, TidegateError
 
 app = typer.Typer(
@@ -37,6 +51,12 @@ def generate(context: typer.Context) -> None:
     module.app(args=context.args, prog_name="tidegate generate")
 
 
+app.command()(status.status)
+app.command()(plan.plan)
+app.command()(scale.scale)
+app.command()(rebalance.rebalance)
+app.command()(history.history)
+app.command()(stop.stop)
 app.add_typer(state.app)
 app.command()(savepoint.savepoint)
 app.add_typer(sim.app)

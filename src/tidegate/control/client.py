@@ -59,7 +59,7 @@ class ControlClient:
 
     def savepoint(self, place: str) -> str:
         """Copy the state after the latest committed batch, however long it takes; where it is."""
-        answer = self._call("POST", "/savepoint", {"place": place}, timeout=None)
+        answer = self._call("POST", "/savepoint", {"place": place}, patient=True)
         return str(json.loads(answer)["place"])
 
     def stop(self) -> None:
@@ -75,9 +75,9 @@ class ControlClient:
         return self._get(Rescale, "GET", f"/history/{number}")
 
     def answers(self) -> bool:
-        """Whether somebody is there."""
+        """Whether the pipeline is there."""
         try:
-            self._call("GET", "/health")
+            self.status()
         except ControlError:
             return False
         return True
@@ -94,11 +94,9 @@ class ControlClient:
                 f"that {self.pipeline} runs with"
             ) from error
 
-    def _call(
-        self, method: str, path: str, body: object = None, *, timeout: float | None = _TIMEOUT
-    ) -> bytes:
+    def _call(self, method: str, path: str, body: object = None, *, patient: bool = False) -> bytes:
         parts = urlsplit(self.url)
-        limit = None if timeout is None else self._timeout
+        limit = None if patient else self._timeout
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body)

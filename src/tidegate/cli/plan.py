@@ -1,0 +1,86 @@
+"""`tidegate plan`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.cli.control import (
+    BytesOption,
+    JsonOption,
+    NodesOption,
+    ParallelismOption,
+    StepOption,
+    StrategyOption,
+    print_json,
+)
+from tidegate.cli.savepoint import CheckpointArgument
+
+if TYPE_CHECKING:
+    from tidegate.control.model import Ask
+
+
+def plan(
+    checkpoint: CheckpointArgument,
+    nodes: NodesOption = None,
+    parallelism: ParallelismOption = None,
+    strategy: StrategyOption = None,
+    step: StepOption = None,
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance", help="Spread the key groups anew over the same nodes.")
+    ] = False,
+    limit: BytesOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what a rescale would do.
+
+    That of `tidegate scale`, or of `tidegate rebalance` with --rebalance. Nothing changes.
+    """
+    if rebalance and (nodes is not None or parallelism is not None):
+        raise typer.BadParameter("--rebalance keeps nodes and parallelism; leave them out")
+    if not rebalance and nodes is None and parallelism is None:
+        raise typer.BadParameter("say what to plan: --nodes, --parallelism or both, or --rebalance")
+    if limit is not None and not rebalance:
+        raise typer.BadParameter("--bytes is for --rebalance")
+    from tidegate.cli.control_text import effect, headline, print_moves
+    from tidegate.control.client import ControlClient
+    from tidegate.control.model import Ask
+
+    ask = Ask(
+        kind="rebalance" if rebalance else "scale",
+        nodes=nodes,
+        parallelism=parallelism,
+        strategy=strategy,
+        step=step,
+        bytes=limit,
+    )
+    seen = ControlClient.find(checkpoint).plan(ask)
+    if json:
+        print_json(seen)
+        return
+    typer.echo(headline(seen))
+    if seen.moves:
+        typer.echo()
+        print_moves(seen)
+        typer.echo()
+    typer.echo(effect(seen))
+    if seen.note:
+        typer.echo(seen.note)
+    typer.echo(f"Nothing has changed. To do it: {_command(checkpoint, ask)}")
+
+
+def _command(checkpoint: Path, ask: Ask) -> str:
+    options = {
+        "--nodes": ask.nodes,
+        "--parallelism": ask.parallelism,
+        "--strategy": ask.strategy,
+        "--step": ask.step,
+        "--bytes": ask.bytes,
+    }
+    words = ["tidegate", ask.kind, str(checkpoint)]
+    for name, value in options.items():
+        words += [] if value is None else [name, str(value)]
+    return shlex.join(words)
