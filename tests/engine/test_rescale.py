@@ -1,0 +1,185 @@
+"""Rescales of real runs: whatever changes on the way, the output is that of an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidegate as tg
+from tests.engine.conftest import Run
+from tests.engine.test_keyed import latest, read, rows_of, sensors, windows
+from tidegate.control.client import ControlClient
+from tidegate.control.model import Ask, Rescale, Strategy
+from tidegate.errors import ControlError
+from tidegate.ledger.ledger import Ledger
+from tidegate.state.route import Route
+
+pytestmark = pytest.mark.spark
+
+ROWS = 8000
+Act = Callable[[ControlClient], object]
+
+
+@dataclass
+class Steering:
+    """Does something to the running pipeline after some of its batches."""
+
+    checkpoint: Path
+    acts: Mapping[int, Act]
+    refused: list[str] = field(default_factory=list)
+    records: Sequence[Rescale] = ()
+    count: int = 0
+
+    def __call__(self, progress: tg.BatchProgress) -> None:
+        client = ControlClient.find(self.checkpoint)
+        self.count += 1
+        act = self.acts.get(self.count)
+        if act is not None:
+            try:
+                act(client)
+            except ControlError as error:
+                self.refused.append(str(error))
+        self.records = client.history()
+
+
+def to(nodes: int, strategy: Strategy = "hybrid", **more: Any) -> Act:
+    return lambda client: client.apply(Ask(nodes=nodes, strategy=strategy, **more))
+
+
+def counting(path: Path, rows: int = ROWS) -> tg.Pipeline:
+    p = tg.Pipeline("count")
+    p.source(sensors(rows)).key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Files(path))
+    return p
+
+
+def assert_counted(path: Path, rows: int = ROWS) -> None:
+    found = latest(read(path), "id")
+    assert {key: row["n"] for key, row in found.items()} == Counter(
+        row["id"] for row in rows_of(sensors(rows), rows)
+    )
+
+
+def settings(**more: object) -> dict[str, object]:
+    """Small batches, so that a lot of them are left after each change."""
+    return {"admission__max_rows": 200, "admission__initial_rows": 200, "engine__interval": "50 ms", **more}
+
+
+@pytest.mark.parametrize("strategy", ["restart", "eager", "lazy", "hybrid"])
+@pytest.mark.parametrize("transfer", ["log", "peer"])
+def test_out_and_in_by_any_strategy(run: Run, tmp_path: Path, strategy: Strategy, transfer: str) -> None:
+    steering = Steering(tmp_path / "checkpoint", {3: to(3, strategy), 14: to(2, strategy)})
+    run(
+        counting(tmp_path / "out"),
+        listeners=[steering],
+        **settings(state__nodes=1, state__transfer=transfer, engine__parallelism=2),
+    )
+    assert_counted(tmp_path / "out")
+    assert [(r.nodes, r.strategy) for r in steering.records] == [((1, 3), strategy), ((3, 2), strategy)]
+    first = steering.records[0]
+    assert first.first_batch is not None
+    assert first.phase == ("settled" if strategy != "lazy" or transfer == "log" else first.phase)
+
+
+def test_a_rescale_outlives_a_restart(run: Run, tmp_path: Path) -> None:
+    steering = Steering(tmp_path / "checkpoint", {3: to(3)})
+    run(counting(tmp_path / "out", 3000), listeners=[steering], **settings(engine__parallelism=2))
+    last = Ledger(tmp_path / "checkpoint" / "ledger").last
+    assert last is not None
+    assert last.route is not None
+    assert Route.from_json(last.route).nodes == (0, 1, 2)
+    run(counting(tmp_path / "out"), **settings(engine__parallelism=2))
+    assert_counted(tmp_path / "out")
+    after = Ledger(tmp_path / "checkpoint" / "ledger").last
+    assert after is not None
+    assert after.route == last.route
+
+
+def test_windows_fall_due_while_their_state_is_elsewhere(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("windows")
+    counts = p.source(sensors(ROWS)).key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
+    counts.sink(tg.sinks.Files(tmp_path / "out"))
+    steering = Steering(tmp_path / "checkpoint", {6: to(4, "lazy"), 12: to(1, "lazy"), 18: to(3, "lazy")})
+    _, told = run(p, listeners=[steering], **settings(state__transfer="peer"))
+    rows = read(tmp_path / "out")
+    found = {(row["id"], row["window_start"]): row["n"] for row in rows}
+    assert len(found) == len(rows)
+    held = told[-1].watermark
+    assert held is not None
+    wanted = windows(rows_of(sensors(ROWS), ROWS), 4)
+    assert found == {key: n for key, n in wanted.items() if key[1] + timedelta(seconds=4) <= held}
+    assert [r.nodes for r in steering.records] == [(2, 4), (4, 1), (1, 3)]
+
+
+@pytest.mark.parametrize("transfer", ["log", "peer"])
+def test_nodes_are_lost_in_the_middle(run: Run, tmp_path: Path, transfer: str) -> None:
+    def kill(client: ControlClient) -> None:
+        for node in client.status().nodes[:2]:
+            os.kill(node.pid, signal.SIGKILL)
+
+    acts = {3: to(4, "lazy"), 6: kill, 9: to(2, "lazy"), 12: kill}
+    steering = Steering(tmp_path / "checkpoint", acts)
+    run(
+        counting(tmp_path / "out"),
+        listeners=[steering],
+        **settings(state__transfer=transfer, engine__retry_wait="0 s", engine__tries=6),
+    )
+    assert_counted(tmp_path / "out")
+    assert [r.nodes for r in steering.records] == [(2, 4), (4, 2)]
+
+
+def test_nonsense_is_refused_and_changes_nothing(run: Run, tmp_path: Path) -> None:
+    acts = {
+        2: to(0),
+        3: to(2),
+        4: to(1000),
+        5: to(3, step="nobody"),
+        6: lambda client: client.apply(Ask(parallelism=0)),
+        7: lambda client: (to(3, "lazy")(client), to(4)(client)),
+    }
+    steering = Steering(tmp_path / "checkpoint", acts)
+    run(counting(tmp_path / "out"), listeners=[steering], **settings(engine__parallelism=2))
+    assert_counted(tmp_path / "out")
+    assert len(steering.refused) == 6
+    assert [r.nodes for r in steering.records] == [(2, 3)]
+
+
+def test_a_skewed_pipeline_is_rebalanced(run: Run, tmp_path: Path) -> None:
+    """All that happens is on one of two nodes; afterwards it is not."""
+    shares: list[float] = []
+
+    def rebalance(client: ControlClient) -> None:
+        shares.append(max(node.load for node in client.status().nodes))
+        client.apply(Ask(kind="rebalance"))
+
+    def look(client: ControlClient) -> None:
+        shares.append(max(node.load for node in client.status().nodes))
+
+    p = tg.Pipeline("skewed")
+    # Ids of which most lie in the key groups of one node.
+    some = p.source(sensors(ROWS)).filter("pmod(shiftrightunsigned(xxhash64(id), 63), 2) = 0 or id < 5")
+    some.key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Files(tmp_path / "out"))
+    steering = Steering(tmp_path / "checkpoint", {8: rebalance, 30: look})
+    run(p, listeners=[steering], **settings(engine__parallelism=2))
+    assert not steering.refused
+    assert shares[1] < shares[0]
+
+
+def test_parallelism_alone_can_change(run: Run, tmp_path: Path) -> None:
+    seen: list[int] = []
+    steering = Steering(tmp_path / "checkpoint", {3: lambda client: client.apply(Ask(parallelism=6))})
+    run(
+        counting(tmp_path / "out"),
+        listeners=[steering, lambda progress: seen.append(progress.parallelism)],
+        **settings(engine__parallelism=2),
+    )
+    assert_counted(tmp_path / "out")
+    assert (seen[0], seen[-1]) == (2, 6)
+    assert steering.records[0].groups_moved == 0
