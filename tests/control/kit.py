@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -193,7 +201,7 @@ class Toy:
         )
 
 
-@contextmanager
+@contextlib.contextmanager
 def ticking(toy: Toy, seconds: float = 0.02) -> Iterator[None]:
     """Batches go by meanwhile."""
     over = threading.Event()
@@ -242,6 +250,31 @@ def call(
         return answer.status, json.loads(text) if kind == "application/json" else text
     finally:
         connection.close()
+
+
+def terminal(*arguments: object, columns: int = 80, interrupt_at: str | None = None) -> tuple[int, str]:
+    """Exit code and output of `tidegate` on a terminal; Ctrl-C once this text is seen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    command = [sys.executable, "-m", "tidegate.cli.main", *map(str, arguments)]
+    process = subprocess.Popen(
+        command,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    with contextlib.suppress(OSError):  # how a terminal that nobody writes to any more is told
+        while part := os.read(ours, 65_536):
+            seen += part
+            if interrupt_at is not None and interrupt_at.encode() in seen:
+                interrupt_at = None
+                process.send_signal(signal.SIGINT)
+    os.close(ours)
+    return process.wait(30), seen.decode()
 
 
 def _spread(nodes: int) -> list[int]:

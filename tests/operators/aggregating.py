@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import DataType, StructField, StructType
 
+from tests.operators.arranging import Hash, Row, spread
 from tidegate.engine.watermark import Watermark
 from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
@@ -32,9 +32,6 @@ from tidegate.pipeline.window import Window
 from tidegate.state.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
-Row: TypeAlias = dict[str, Any]
-Hash: TypeAlias = Callable[[tuple[Any, ...]], int]
-
 AT = EventTime("at")
 """In plain rows, event time is a number of microseconds."""
 
@@ -53,12 +50,7 @@ def operator(
     return from_step(step, Input(schema, tuple(keys), event_time))
 
 
-def spread(key: tuple[Any, ...]) -> int:
-    """A hash that keys hardly share."""
-    return int.from_bytes(hashlib.blake2b(repr(key).encode(), digest_size=8).digest())
-
-
-def crowded(key: tuple[Any, ...]) -> int:
+def crowded(key: Hashable) -> int:
     """A hash of three values."""
     return spread(key) % 3 * (2**63 - 1)
 

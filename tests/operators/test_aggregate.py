@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Row, Run, crowded, operator, plain, rank, replays, spread
+from tests.operators.aggregating import Run, crowded, operator, plain, rank, replays
+from tests.operators.arranging import Row, spread
 from tidegate.errors import PipelineError
 from tidegate.operators.operator import Time
 from tidegate.pipeline import agg

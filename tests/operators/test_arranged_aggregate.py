@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Row, Run, arrange, operator
+from tests.operators.aggregating import Run, arrange, operator
+from tests.operators.arranging import Row
 from tests.operators.test_aggregate import assert_close
 from tests.operators.test_windowed import stamp
 from tidegate.engine.partially import partially

@@ -8,25 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    bag,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread, tie
+from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import Where
 from tidegate.operators import broadcast_join
 from tidegate.operators.input import Input
@@ -61,30 +45,13 @@ def table_of(rules: broadcast_join.BroadcastJoin, batch: Batch, hash_of: Hash = 
     return table.append_column("copy", pa.array(copies, pa.int32()))
 
 
-def tie(row: Row) -> int:
-    return spread(tuple(sorted(row.items())))
-
-
-def pair(rules: broadcast_join.BroadcastJoin, left: Row, right: Row) -> Row:
-    first, second = (side.schema.names for side in rules.sides.each)
-    values = [*(left[name] for name in first), *(right[name] for name in second)]
-    return dict(zip(rules.output.names, values, strict=True))
-
-
-def key_of(row: Row) -> str:
-    return repr([value for name, value in sorted(row.items()) if name.startswith("k")])
-
-
 @settings(max_examples=120, deadline=None)
 @given(st.data(), keyed, hashes)
 def test_with_event_time_a_row_meets_the_rules_of_its_time(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
 ) -> None:
-    columns, names = key_columns(kinds)
-    given = given_input(f"{columns}, t timestamp, v bigint", names)
-    rules = operator(given, given)
-    cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
-    run = cut(data.draw(rows_of(kinds, latest=30)), cuts, data.draw(st.integers(0, 20)), on_time=True)
+    rules = operator(input_of(kinds), input_of(kinds))
+    run = data.draw(runs(kinds, grace=20, latest=30, on_time=True))
     tables = [table_of(rules, batch, hash_of) for batch in run.batches]
     output, late, state = play(rules, tables, run.times, tasks=data.draw(st.sampled_from([1, 2, 4])))
     every = [row for batch in run.batches for row in batch]
@@ -105,10 +72,8 @@ def test_with_event_time_a_row_meets_the_rules_of_its_time(
 def test_without_event_time_a_row_meets_the_current_rules_at_once(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
 ) -> None:
-    columns, names = key_columns(kinds)
-    left = given_input(f"{columns}, t timestamp, v bigint", names, None)
-    rules = operator(left, given_input(f"{columns}, t timestamp, v bigint", names))
-    run = cut(data.draw(rows_of(kinds)), data.draw(st.lists(st.integers(0, 50), max_size=4)), 0)
+    rules = operator(input_of(kinds, None), input_of(kinds))
+    run = data.draw(runs(kinds, grace=0))
     tables = [table_of(rules, batch, hash_of) for batch in run.batches]
     output, *_ = play(rules, tables, run.times, tasks=data.draw(st.sampled_from([1, 2, 4])))
     current: dict[str, Row] = {}
@@ -124,14 +89,11 @@ def test_without_event_time_a_row_meets_the_current_rules_at_once(
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.data(), hashes, st.sampled_from([None, "t"]))
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash, time: str | None) -> None:
-    given = given_input("k0 bigint, t timestamp, v bigint", ["k0"], time)
-    rules = operator(given, given)
-    run = cut(data.draw(rows_of(("int",))), [10], 5)
-    tables = [table_of(rules, batch, hash_of) for batch in run.batches[:-1]]
-    seen = [play(rules, tables, run.times[:-1], seed=seed, tasks=2) for seed in (0, 1, 2)]
-    assert len({repr((bag(output), late, kept(rules, state))) for output, late, state in seen}) == 1
+@given(runs(("int",), ended=False), hashes, st.sampled_from([None, "t"]))
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, time: str | None) -> None:
+    rules = operator(input_of(("int",), time), input_of(("int",), time))
+    tables = [table_of(rules, batch, hash_of) for batch in run.batches]
+    assert len(orders(rules, tables, run, tasks=2)) == 1
 
 
 def test_rules_stay_when_the_number_of_tasks_changes() -> None:
@@ -168,7 +130,7 @@ def test_spark_arranges_rows_as_the_task_expects_and_applies_the_condition(spark
         (1, {"k": None, "v": 1, "active": True}),
         (1, {"k": "gone", "v": 0, "active": False}),
     ]
-    found = as_sent(rules.arrange(frame(spark, batch, left, right), lambda frame: frame).toArrow())
+    found = sent(spark, rules, batch, left, right)
     copies = found.filter(pa.array(found[SIDE].to_numpy() == 1))
     assert copies.num_rows == 3 * GROUPS
     assert (group_of(hash_column(copies[HASH]), GROUPS) == copies["copy"].to_numpy()).all()

@@ -8,25 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    bag,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread, tie
+from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import connect
 from tidegate.operators.input import Input
@@ -42,30 +26,13 @@ def operator(left: Input, right: Input) -> connect.Connect:
     return connect.from_step(steps.Connect("latest", Where("p.py", 1), ()), left, right)
 
 
-def tie(row: Row) -> int:
-    return spread(tuple(sorted(row.items())))
-
-
-def pair(latest: connect.Connect, left: Row, right: Row | None) -> Row:
-    first, second = (side.schema.names for side in latest.sides.each)
-    values = [*(left[name] for name in first), *(right[name] if right else None for name in second)]
-    return dict(zip(latest.output.names, values, strict=True))
-
-
-def key_of(row: Row) -> str:
-    return repr([value for name, value in sorted(row.items()) if name.startswith("k")])
-
-
 @settings(max_examples=150, deadline=None)
 @given(st.data(), keyed, hashes)
 def test_with_event_time_a_row_meets_what_was_the_latest_at_its_time(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
 ) -> None:
-    columns, names = key_columns(kinds)
-    given = given_input(f"{columns}, t timestamp, v bigint", names)
-    latest = operator(given, given)
-    cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
-    run = cut(data.draw(rows_of(kinds, latest=30)), cuts, data.draw(st.integers(0, 20)), on_time=True)
+    latest = operator(input_of(kinds), input_of(kinds))
+    run = data.draw(runs(kinds, grace=20, latest=30, on_time=True))
     tables = [arranged(latest.sides, batch, hash_of) for batch in run.batches]
     output, late, state = play(latest, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     every = [row for batch in run.batches for row in batch]
@@ -84,10 +51,8 @@ def test_with_event_time_a_row_meets_what_was_the_latest_at_its_time(
 def test_without_event_time_a_row_meets_the_latest_at_once(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, time: str | None
 ) -> None:
-    columns, names = key_columns(kinds)
-    left = given_input(f"{columns}, t timestamp, v bigint", names, None)
-    latest = operator(left, given_input(f"{columns}, t timestamp, v bigint", names, time))
-    run = cut(data.draw(rows_of(kinds)), data.draw(st.lists(st.integers(0, 50), max_size=4)), 0)
+    latest = operator(input_of(kinds, None), input_of(kinds, time))
+    run = data.draw(runs(kinds, grace=0))
     tables = [arranged(latest.sides, batch, hash_of) for batch in run.batches]
     output, *_ = play(latest, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     known: dict[str, tuple[Any, Row]] = {}
@@ -103,14 +68,11 @@ def test_without_event_time_a_row_meets_the_latest_at_once(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), hashes, st.sampled_from([None, "t"]))
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash, time: str | None) -> None:
-    given = given_input("k0 bigint, t timestamp, v bigint", ["k0"], time)
-    latest = operator(given, given)
-    run = cut(data.draw(rows_of(("int",))), [10], 5)
-    tables = [arranged(latest.sides, batch, hash_of) for batch in run.batches[:-1]]
-    seen = [play(latest, tables, run.times[:-1], seed=seed) for seed in (0, 1, 2)]
-    assert len({repr((bag(output), late, kept(latest, state))) for output, late, state in seen}) == 1
+@given(runs(("int",), ended=False), hashes, st.sampled_from([None, "t"]))
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, time: str | None) -> None:
+    latest = operator(input_of(("int",), time), input_of(("int",), time))
+    tables = [arranged(latest.sides, batch, hash_of) for batch in run.batches]
+    assert len(orders(latest, tables, run)) == 1
 
 
 GIVEN = given_input("k string, t timestamp")
@@ -182,7 +144,7 @@ def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
         (1, {"j": None, "m": [("y", 2)], "u": 3}),
         (1, {"j": 1, "m": [], "u": None}),
     ]
-    found = as_sent(latest.arrange(frame(spark, batch, left, right), lambda frame: frame).toArrow())
+    found = sent(spark, latest, batch, left, right)
     result = latest.apply(found, MemoryState(), Time(None, 99))
     assert sorted(map(str, (row.values() for row in readable(result.rows)))) == [
         "dict_values([1, 10, 1, [('x', 1)], 10])",

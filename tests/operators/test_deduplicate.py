@@ -7,25 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    bag,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, arranged, given_input, sent, spread
+from tests.operators.playing import Run, bag, kept, key_of, orders, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import deduplicate
 from tidegate.operators.input import Input
@@ -42,18 +26,11 @@ def operator(given: Input, within: int | None = None) -> deduplicate.Deduplicate
     return deduplicate.from_step(steps.Deduplicate("once", Where("p.py", 1), (), length), given)
 
 
-def key_of(row: Row) -> str:
-    return repr([value for name, value in sorted(row.items()) if name.startswith("k")])
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.data(), keyed, hashes)
 def test_the_first_row_of_each_key_leaves(data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash) -> None:
-    columns, names = key_columns(kinds)
-    once = operator(given_input(f"{columns}, t timestamp, v bigint", names))
-    run = cut(
-        data.draw(rows_of(kinds, sides=1)), data.draw(st.lists(st.integers(0, 50), max_size=4)), 0, sides=1
-    )
+    once = operator(input_of(kinds))
+    run = data.draw(runs(kinds, grace=0, sides=1))
     tables = [arranged(once.sides, batch, hash_of) for batch in run.batches]
     output, late, _ = play(once, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     expected: dict[str, int] = {}
@@ -74,11 +51,8 @@ def test_the_first_row_of_each_key_leaves(data: st.DataObject, kinds: tuple[str,
 def test_rows_within_some_time_of_one_that_left_do_not_leave(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, within: int
 ) -> None:
-    columns, names = key_columns(kinds)
-    once = operator(given_input(f"{columns}, t timestamp, v bigint", names), within)
-    rows = data.draw(rows_of(kinds, sides=1))
-    cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
-    run = cut(rows, cuts, data.draw(st.integers(0, 30)), sides=1)
+    once = operator(input_of(kinds), within)
+    run = data.draw(runs(kinds, sides=1))
     tables = [arranged(once.sides, batch, hash_of) for batch in run.batches]
     output, late, state = play(once, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     accepted: dict[str, list[int]] = {}
@@ -97,13 +71,11 @@ def test_rows_within_some_time_of_one_that_left_do_not_leave(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), hashes, st.sampled_from([None, 7]))
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash, within: int | None) -> None:
-    once = operator(given_input("k0 bigint, t timestamp, v bigint", ["k0"]), within)
-    run = cut(data.draw(rows_of(("int",), sides=1)), [10], 5, sides=1)
-    tables = [arranged(once.sides, batch, hash_of) for batch in run.batches[:-1]]
-    seen = [play(once, tables, run.times[:-1], seed=seed) for seed in (0, 1, 2)]
-    assert len({repr((output, late, kept(once, state))) for output, late, state in seen}) == 1
+@given(runs(("int",), sides=1, ended=False), hashes, st.sampled_from([None, 7]))
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, within: int | None) -> None:
+    once = operator(input_of(("int",)), within)
+    tables = [arranged(once.sides, batch, hash_of) for batch in run.batches]
+    assert len(orders(once, tables, run, sorted_output=True)) == 1
 
 
 def test_a_key_without_event_time_is_known_for_ever() -> None:
@@ -141,6 +113,6 @@ def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
         (0, {"f": -0.0, "m": [("a", 1)], "t": 1}),
         (0, {"f": 3.0, "m": [], "t": None}),
     ]
-    found = as_sent(once.arrange(frame(spark, batch, given), lambda frame: frame).toArrow())
+    found = sent(spark, once, batch, given)
     result = once.apply(found, MemoryState(), Time(None, None))
     assert str(readable(result.rows)) == "[{'f': -0.0, 'm': [('a', 1)], 't': 1}]"

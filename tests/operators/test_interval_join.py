@@ -8,25 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    bag,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread
+from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
 from tidegate.operators.input import Input
@@ -57,7 +41,7 @@ def joinable(near: interval_join.IntervalJoin, rows: Batch) -> Batch:
     ]
 
 
-def oracle(near: interval_join.IntervalJoin, names: tuple[str, ...], rows: Batch) -> list[Row]:
+def oracle(near: interval_join.IntervalJoin, rows: Batch) -> list[Row]:
     out = []
     for left in (row for side, row in joinable(near, rows) if side == 0):
         met: list[Row | None] = [
@@ -65,12 +49,9 @@ def oracle(near: interval_join.IntervalJoin, names: tuple[str, ...], rows: Batch
             for side, right in joinable(near, rows)
             if side
             and left["t"] - near.before <= right["t"] <= left["t"] + near.after
-            and repr([left[name] for name in names]) == repr([right[name] for name in names])
+            and key_of(left) == key_of(right)
         ]
-        for right in met or ([None] if near.how == "left" else []):
-            other = [right[name] if right else None for name in near.sides.each[1].schema.names]
-            values = [*(left[name] for name in near.sides.each[0].schema.names), *other]
-            out.append(dict(zip(near.output.names, values, strict=True)))
+        out += [pair(near, left, right) for right in met or ([None] if near.how == "left" else [])]
     return out
 
 
@@ -79,27 +60,21 @@ def oracle(near: interval_join.IntervalJoin, names: tuple[str, ...], rows: Batch
 def test_pairs_equal_a_nested_loop(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, how: How, before: int, after: int
 ) -> None:
-    columns, names = key_columns(kinds)
-    given = given_input(f"{columns}, t timestamp, v bigint", names)
-    near = operator(given, given, before, after, how)
-    cuts = data.draw(st.lists(st.integers(0, 50), max_size=5))
-    run = cut(data.draw(rows_of(kinds)), cuts, data.draw(st.integers(0, 30)), on_time=True)
+    near = operator(input_of(kinds), input_of(kinds), before, after, how)
+    run = data.draw(runs(kinds, on_time=True))
     tables = [arranged(near.sides, joinable(near, batch), hash_of) for batch in run.batches]
     output, late, state = play(near, tables, run.times, tasks=data.draw(st.integers(1, 3)))
-    assert bag(output) == bag(oracle(near, names, [row for batch in run.batches for row in batch]))
+    assert bag(output) == bag(oracle(near, [row for batch in run.batches for row in batch]))
     assert late == 0
     assert kept(near, state) == [[], []]
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), hashes)
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash) -> None:
-    given = given_input("k0 bigint, t timestamp, v bigint", ["k0"])
-    near = operator(given, given, how="left")
-    run = cut(data.draw(rows_of(("int",))), [10], 5)
-    tables = [arranged(near.sides, joinable(near, batch), hash_of) for batch in run.batches[:-1]]
-    seen = [play(near, tables, run.times[:-1], seed=seed) for seed in (0, 1, 2)]
-    assert len({repr((bag(output), late, kept(near, state))) for output, late, state in seen}) == 1
+@given(runs(("int",), ended=False), hashes)
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
+    near = operator(input_of(("int",)), input_of(("int",)), how="left")
+    tables = [arranged(near.sides, joinable(near, batch), hash_of) for batch in run.batches]
+    assert len(orders(near, tables, run)) == 1
 
 
 GIVEN = given_input("k string, t timestamp")
@@ -165,7 +140,7 @@ def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
         (1, {"j": None, "v": "y", "u": 13}),
         (1, {"j": 1, "v": "z", "u": None}),
     ]
-    found = as_sent(near.arrange(frame(spark, batch, left, right), lambda frame: frame).toArrow())
+    found = sent(spark, near, batch, left, right)
     result = near.apply(found, MemoryState(), Time(None, 99))
     assert sorted(map(str, (row.values() for row in readable(result.rows)))) == [
         "dict_values([1, 10, 1, 'x', 13])",

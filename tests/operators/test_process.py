@@ -11,25 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    bag,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread
+from tests.operators.playing import Run, bag, kept, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import process
 from tidegate.operators.input import Input
@@ -95,37 +79,30 @@ def oracle(names: tuple[str, ...], batches: list[Batch], times: list[Time]) -> l
 def test_the_function_sees_rows_state_and_timers(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
 ) -> None:
-    columns, names = key_columns(kinds)
-    counts = operator(
-        functools.partial(counting, names), given_input(f"{columns}, t timestamp, v bigint", names)
-    )
-    rows = data.draw(rows_of(kinds, sides=1))
-    run = cut(
-        rows, data.draw(st.lists(st.integers(0, 50), max_size=5)), data.draw(st.integers(0, 30)), sides=1
-    )
+    given = input_of(kinds)
+    counts = operator(functools.partial(counting, given.keys), given)
+    run = data.draw(runs(kinds, sides=1))
     tables = [arranged(counts.sides, batch, hash_of) for batch in run.batches]
     output, _, state = play(counts, tables, run.times, tasks=data.draw(st.integers(1, 3)))
-    assert bag(output) == bag(oracle(names, run.batches, run.times))
+    assert bag(output) == bag(oracle(given.keys, run.batches, run.times))
     assert kept(counts, state) == [[]]
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.data(), hashes)
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash) -> None:
-    given = given_input("k0 bigint, t timestamp, v bigint", ["k0"])
+@given(runs(("int",), sides=1, ended=False), hashes)
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
     seen: list[list[Row]] = []
 
     def watching(rows: pa.Table, state: pa.Table, time: Time) -> Returned:
         seen[-1] += readable(rows)
         return counting(("k0",), rows, state, time)
 
-    counts = operator(watching, given)
-    run = cut(data.draw(rows_of(("int",), sides=1)), [10], 5, sides=1)
-    tables = [arranged(counts.sides, batch, hash_of) for batch in run.batches[:-1]]
+    counts = operator(watching, input_of(("int",)))
+    tables = [arranged(counts.sides, batch, hash_of) for batch in run.batches]
     results = []
     for seed in (0, 1, 2):
         seen.append([])
-        output, _, state = play(counts, tables, run.times[:-1], seed=seed)
+        output, _, state = play(counts, tables, run.times, seed=seed)
         results.append((output, kept(counts, state)))
     assert seen[0] == seen[1] == seen[2]
     assert results[0] == results[1] == results[2]
@@ -235,7 +212,7 @@ def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
         (0, {"f": 0.0, "m": [("a", 1)], "t": 1}),
         (0, {"f": 0.0, "m": [], "t": None}),
     ]
-    found = as_sent(step.arrange(frame(spark, batch, given), lambda frame: frame).toArrow())
+    found = sent(spark, step, batch, given)
     state = MemoryState()
     result = step.apply(found, state, Time(None, None))
     assert [tuple(row.values()) for row in readable(result.rows)] == [(0.0, None), (0.0, 1), (0.0, 2)]

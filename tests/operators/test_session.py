@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Row, Run, crowded, in_grace, operator, replays, spread
+from tests.operators.aggregating import Run, crowded, in_grace, operator, replays
+from tests.operators.arranging import Row, spread
 from tests.operators.test_windowed import Batches, keyed, stamp
 from tidegate.errors import PipelineError
 from tidegate.operators.operator import Time

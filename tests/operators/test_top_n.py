@@ -8,24 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.operators.arranging import (
-    Batch,
-    Hash,
-    Row,
-    arranged,
-    as_sent,
-    cut,
-    frame,
-    given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    readable,
-    rows_of,
-    spread,
-)
+from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread, tie
+from tests.operators.playing import Run, orders, play, readable
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import top_n
 from tidegate.operators.input import Input
@@ -59,11 +44,9 @@ def latest(output: list[Row], names: tuple[str, ...]) -> dict[str, dict[int, Row
 def test_the_best_rows_of_each_key_are_shown(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, n: int
 ) -> None:
-    columns, names = key_columns(kinds)
-    best = operator(given_input(f"{columns}, t timestamp, v bigint", names), n)
-    run = cut(
-        data.draw(rows_of(kinds, sides=1)), data.draw(st.lists(st.integers(0, 50), max_size=4)), 0, sides=1
-    )
+    given = input_of(kinds)
+    best, names = operator(given, n), given.keys
+    run = data.draw(runs(kinds, grace=0, sides=1))
     tables = [arranged(best.sides, without_nulls(batch), hash_of) for batch in run.batches]
     output, *_ = play(best, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     expected: dict[str, list[Row]] = {}
@@ -72,19 +55,17 @@ def test_the_best_rows_of_each_key_are_shown(
             ordered = {name: row[name] for name in best.output.names[:-1]}
             expected.setdefault(repr([row[name] for name in names]), []).append(ordered)
     for key, rows in expected.items():
-        rows.sort(key=lambda row: (-row["v"], spread(tuple(sorted(row.items())))))
+        rows.sort(key=lambda row: (-row["v"], tie(row)))
         assert repr(latest(output, names)[key]) == repr(dict(enumerate(rows[:n], 1)))
     assert latest(output, names).keys() == expected.keys()
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.data(), hashes)
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash) -> None:
-    best = operator(given_input("k0 bigint, t timestamp, v bigint", ["k0"]))
-    run = cut(data.draw(rows_of(("int",), sides=1)), [10], 5, sides=1)
+@given(runs(("int",), sides=1), hashes)
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
+    best = operator(input_of(("int",)))
     tables = [arranged(best.sides, without_nulls(batch), hash_of) for batch in run.batches]
-    seen = [play(best, tables, run.times, seed=seed) for seed in (0, 1, 2)]
-    assert len({repr((output, kept(best, state))) for output, _, state in seen}) == 1
+    assert len(orders(best, tables, run, sorted_output=True)) == 1
 
 
 def shown(given: Input, *batches: list[tuple[Any, ...]], n: int = 2) -> list[list[tuple[Any, ...]]]:
@@ -150,7 +131,7 @@ def test_spark_arranges_rows_as_the_task_expects(spark: SparkSession) -> None:
         (0, {"k": 1, "v": None, "m": None}),
         (0, {"k": 1, "v": 2.0, "m": [("a", 1)]}),
     ]
-    found = as_sent(best.arrange(frame(spark, batch, given), lambda frame: frame).toArrow())
+    found = sent(spark, best, batch, given)
     result = best.apply(found, MemoryState(), Time(None, None))
     assert [tuple(row.values()) for row in readable(result.rows)] == [
         (1, 2.0, [("a", 1)], 1),

@@ -16,19 +16,13 @@ from tests.operators.arranging import (
     Row,
     arranged,
     as_sent,
-    bag,
     colliding,
-    cut,
     frame,
     given_input,
-    hashes,
-    kept,
-    key_columns,
-    keyed,
-    play,
-    rows_of,
     spread,
 )
+from tests.operators.playing import Run, bag, kept, orders, pair, play
+from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import window_join
 from tidegate.operators.input import Input
@@ -96,13 +90,7 @@ def oracle(
             and all(map(_equal, _keys(operator, 0, left), _keys(operator, 1, right)))
         ]
         for right in met or ([None] if operator.how == "left" else []):
-            values = [
-                start,
-                start + operator.size,
-                *(left[name] for name in operator.sides.each[0].schema.names),
-            ]
-            values += [right[name] if right else None for name in operator.sides.each[1].schema.names]
-            out.append(dict(zip(operator.output.names, values, strict=True)))
+            out.append(pair(operator, left, right, start, start + operator.size))
     return out, late
 
 
@@ -121,14 +109,8 @@ def _equal(a: Any, b: Any) -> bool:
 def test_pairs_equal_a_nested_loop(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, how: How, window: tuple[int, int]
 ) -> None:
-    columns, names = key_columns(kinds)
-    left = right = given_input(f"{columns}, t timestamp, v bigint", names)
-    operator = join(left, right, Sliding(window[0] / 1e6, window[1] / 1e6), how)
-    run = cut(
-        data.draw(rows_of(kinds)),
-        data.draw(st.lists(st.integers(0, 50), max_size=4)),
-        data.draw(st.integers(0, 30)),
-    )
+    operator = join(input_of(kinds), input_of(kinds), Sliding(window[0] / 1e6, window[1] / 1e6), how)
+    run = data.draw(runs(kinds))
     tables = [table_of(operator, batch, hash_of) for batch in run.batches]
     output, late, state = play(operator, tables, run.times, tasks=data.draw(st.integers(1, 3)))
     came = [
@@ -143,14 +125,11 @@ def test_pairs_equal_a_nested_loop(
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.data(), hashes)
-def test_the_order_of_rows_changes_nothing(data: st.DataObject, hash_of: Hash) -> None:
-    given = given_input("k0 bigint, t timestamp, v bigint", ["k0"])
-    operator = join(given, given, Tumbling(8e-6), "left")
-    run = cut(data.draw(rows_of(("int",))), [10], 5)
-    tables = [table_of(operator, batch, hash_of) for batch in run.batches[:-1]]
-    seen = [play(operator, tables, run.times[:-1], seed=seed) for seed in (0, 1, 2)]
-    assert len({repr((bag(output), late, kept(operator, state))) for output, late, state in seen}) == 1
+@given(runs(("int",), ended=False), hashes)
+def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
+    operator = join(input_of(("int",)), input_of(("int",)), Tumbling(8e-6), "left")
+    tables = [table_of(operator, batch, hash_of) for batch in run.batches]
+    assert len(orders(operator, tables, run)) == 1
 
 
 def test_keys_of_different_names_and_types_meet() -> None:

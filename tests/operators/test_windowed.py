@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Row, Run, crowded, in_grace, operator, replays, spread
+from tests.operators.aggregating import Run, crowded, in_grace, operator, replays
+from tests.operators.arranging import Row, spread
 from tidegate.operators.operator import Time
 from tidegate.operators.windows import event_time_of
 from tidegate.pipeline import agg

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.errors import StateError
-from tidegate.state.keys import Groups, group_of, hash_column
+from tidegate.errors import FencedError, StateError
+from tidegate.state.keys import Groups, Hashes, group_of, hash_column
 from tidegate.state.staging import Staging
 from tidegate.state.standing import Standing, Ticket
 from tidegate.state.table import HASH, StateTable
@@ -70,10 +70,20 @@ class Holder:
         self._holding = Holding()
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
-        self._committed = threading.Event()
+        self._load = np.zeros(1, np.int64)
+        self._counting = threading.Lock()
         self._closing = False
-        self._merger = threading.Thread(target=self._merge, name="merge", daemon=True)
-        self._merger.start()
+        self._committed = threading.Event()
+        self._begun = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=name, args=(event, work), daemon=True)
+            for name, event, work in (
+                ("merge", self._committed, self._merge),
+                ("pull", self._begun, self._pull),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def begin(self, command: Begin) -> None:
         with self._turns.alone():
@@ -86,10 +96,14 @@ class Holder:
             self._standing = replace(after, phase="idle")
             self._answer = None
             self._staging.clear()
-            self._shard.begin(command.manifest, command.groups)
+            self._shard.begin(
+                command.manifest, command.groups, origins=command.origins, budget=command.budget
+            )
             tables = {table.name: table for table in command.manifest.tables}
             self._holding = Holding(command.manifest.groups, command.groups, tables, command.watermark)
+            self._load = np.zeros(command.manifest.groups, np.int64)
             self._standing = after
+            self._begun.set()
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
@@ -107,6 +121,7 @@ class Holder:
         with self._turns.shared():
             self._standing.read(ticket)
             faults.reach("node.get", ticket.batch_id)
+            self._count(hash_column(keys[HASH]))
             return self._shard.get(table, keys)
 
     def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
@@ -123,6 +138,31 @@ class Holder:
         """All rows as they are now: after the latest committed batch."""
         with self._turns.shared():
             return self._shard.scan(table, groups)
+
+    def left(self, table: str, groups: Groups, batch_id: int) -> StateTable:
+        """A table of groups that have left, if they are kept as of that batch.
+
+        What has left does not change, so nobody waits for a turn here: the one who asks may have the turn at
+        a node that we wait for.
+        """
+        return self._shard.departed(batch_id, groups).table(table)
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        return self._shard.take(table, groups, batch_id, keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        return self._shard.ripe(table, groups, batch_id, since, upto)
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        return self._shard.span(table, groups, batch_id, first, size)
+
+    def release(self, generation: int, groups: Groups) -> None:
+        newest = self._standing.ticket.generation
+        if generation < newest:
+            raise FencedError(f"a release is refused: a driver of generation {newest} has taken over")
+        self._shard.release(groups)
 
     def stage(
         self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]
@@ -147,7 +187,16 @@ class Holder:
                 gathered.writes,
                 self._holding.watermark,
             )
-            self._answer = PrepareAnswer(gathered.tables, gathered.stats, prepared.runs, prepared.bytes)
+            for rows in gathered.writes.values():
+                self._count(hash_column(rows[HASH]))
+            self._answer = PrepareAnswer(
+                gathered.tables,
+                gathered.stats,
+                prepared.runs,
+                prepared.bytes,
+                {group: int(self._load[group]) for group in np.flatnonzero(self._load).tolist()},
+                self._shard.arrived(),
+            )
             self._standing = after
             self._staging.clear()
             faults.reach("node.prepared", ticket.batch_id)
@@ -191,26 +240,43 @@ class Holder:
 
     def close(self) -> None:
         self._closing = True
-        self._committed.set()
-        self._merger.join()
+        for event in (self._committed, self._begun):
+            event.set()
+        for thread in self._threads:
+            thread.join()
         with self._turns.alone():
             self._shard.close()
 
-    def _merge(self) -> None:
-        """In the background: once after each commit, so that runs do not pile up under steady load, then as
-        long as there is something to merge and no batch begins. Reads and the batch protocol go on beside."""
+    def _count(self, hashes: Hashes) -> None:
+        """Keys that were asked for, or rows that are written, as load of their groups."""
+        found = np.bincount(group_of(hashes, len(self._load)), minlength=len(self._load))
+        with self._counting:
+            self._load += found
+
+    def _work(self, event: threading.Event, work: Callable[[], None]) -> None:
+        """In the background, each time that something has happened. Reads and the batch protocol go on
+        beside."""
         while True:
-            self._committed.wait()
-            self._committed.clear()
+            event.wait()
+            event.clear()
             try:
-                while not self._closing and self._merged() and self._standing.phase == "committed":
-                    pass
+                work()
             except Exception:
-                # Nothing is lost: the runs stay as they are and the next commit tries again.
-                _log.exception("merging runs failed")
+                # Nothing is lost: what there was to do is still there the next time.
+                _log.exception("%s failed", threading.current_thread().name)
             if self._closing:
                 return
+
+    def _merge(self) -> None:
+        """Once after each commit, so that runs do not pile up under steady load, then as long as there is
+        something to merge and no batch begins."""
+        while not self._closing and self._merged() and self._standing.phase == "committed":
+            pass
 
     def _merged(self) -> bool:
         faults.reach("node.merge", self._standing.ticket.batch_id)
         return self._shard.merge()
+
+    def _pull(self) -> None:
+        while not self._closing and self._shard.pull():
+            pass

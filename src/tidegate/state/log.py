@@ -5,16 +5,21 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tidegate.errors import StateError
 from tidegate.state.keys import Groups
 from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.pieces import Sectioned
 from tidegate.state.run import Run, RunWriter
 from tidegate.state.storage import Memory, Storage
 from tidegate.state.table import StateTable
+
+if TYPE_CHECKING:
+    from tidegate.state.arrival import Arrival
 
 
 class Log:
@@ -25,6 +30,8 @@ class Log:
     """
 
     def __init__(self, storage: Storage, *, memory: int, durable: bool) -> None:
+        self.durable = durable
+        self.mapped = storage.mapped
         self._storage = storage
         self._written = storage if durable else Memory()
         self._spans = _Spans(memory)
@@ -146,17 +153,23 @@ class _Spans:
 class Snapshot:
     """The state of some key groups after a batch, ready to be read. It never changes.
 
-    `runs` are those of the manifest, or merged ones in their place: the same state in fewer files.
+    `runs` are those of the manifest, or merged ones in their place: the same state in fewer files. For key
+    groups that come from other nodes, an arrival is read in place of the runs up to its batch.
     """
 
     log: Log
     manifest: Manifest
     groups: Groups
     runs: tuple[RunRef, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
     tables: dict[str, StateTable] = field(init=False, repr=False)
+    arriving: tuple[Arrival, ...] = field(init=False, repr=False)
+    """The arrivals as far as there are runs that they are read for."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tables", {table.name: table for table in self.manifest.tables})
+        parts = (arrival.restricted(_upto(self.runs, arrival.batch_id)) for arrival in self.arrivals)
+        object.__setattr__(self, "arriving", tuple(part for part in parts if part.groups))
 
     @property
     def count(self) -> int:
@@ -175,7 +188,46 @@ class Snapshot:
             known = ", ".join(sorted(self.tables)) or "none"
             raise StateError(f"there is no state table {name!r}; known: {known}") from None
 
-    def opened(self, table: StateTable) -> list[tuple[RunRef, Run]]:
-        """The runs that hold rows of a table, oldest first."""
-        pairs = ((ref, self.log.run(ref)) for ref in self.runs)
-        return [(ref, run) for ref, run in pairs if table.name in run.parts]
+    @property
+    def open(self) -> Groups:
+        """Groups that are partly with other nodes."""
+        return frozenset().union(*(arrival.open for arrival in self.arriving))
+
+    def opened(self, table: StateTable) -> list[tuple[RunRef, Sectioned]]:
+        """What holds rows of a table, oldest first; without those of open groups up to their batch."""
+        return [(ref, run) for ref, run in self.pairs() if table.name in run.parts]
+
+    def pairs(self) -> list[tuple[RunRef, Sectioned]]:
+        """The runs, and what stands in for some, oldest first. A run that is not read is not opened."""
+        seen = [(arrival.batch_id, *arrival.seen()) for arrival in self.arriving]
+        found: list[tuple[RunRef, Sectioned]] = [pair for _, _, pair in seen if pair is not None]
+        for ref in self.runs:
+            away = frozenset().union(*(groups for batch_id, groups, _ in seen if ref.sequence <= batch_id))
+            if not ref.groups & away:
+                found.append((ref, self.log.run(ref)))
+            elif ref.groups - away:
+                found.append((replace(ref, groups=ref.groups - away), self.log.run(ref)))
+        return found
+
+    def replaced(self, ref: RunRef) -> bool:
+        """Whether an arrival is read in place of a run, in some of its groups."""
+        return any(ref.sequence <= each.batch_id and ref.groups & each.seen()[0] for each in self.arriving)
+
+    def since(self, arrival: Arrival) -> Snapshot:
+        """Just what was written for the groups of an arrival after its batch."""
+        newer = (run for run in self.runs if run.sequence > arrival.batch_id)
+        return replace(self, runs=_of(newer, arrival.groups), arrivals=())
+
+    def restricted(self, groups: Groups) -> Snapshot:
+        """The same state of fewer groups."""
+        arrivals = tuple(arrival.restricted(groups) for arrival in self.arrivals)
+        return Snapshot(self.log, self.manifest.restricted(groups), groups, _of(self.runs, groups), arrivals)
+
+
+def _of(runs: Iterable[RunRef], groups: Groups) -> tuple[RunRef, ...]:
+    kept = (replace(run, groups=run.groups & groups) for run in runs)
+    return tuple(run for run in kept if run.groups)
+
+
+def _upto(runs: Iterable[RunRef], batch_id: int) -> Groups:
+    return frozenset().union(*(run.groups for run in runs if run.sequence <= batch_id))

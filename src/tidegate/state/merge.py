@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tidegate.state.keys import Groups, distinct, group_of, hash_column, slices
 from tidegate.state.log import Snapshot
 from tidegate.state.manifest import RunRef
+from tidegate.state.pieces import Sectioned
 from tidegate.state.run import Run, Section, ordered
 from tidegate.state.table import DUE, GONE, HASH, StateTable
 
@@ -82,7 +83,7 @@ def live(rows: pa.Table, closed: int | None) -> pa.Table:
 
 
 def rows_within(
-    ref: RunRef, run: Run, table: StateTable, groups: Groups, span: tuple[int, int] = (0, 2**64)
+    ref: RunRef, run: Sectioned, table: StateTable, groups: Groups, span: tuple[int, int] = (0, 2**64)
 ) -> pa.Table:
     """What a run holds of a table in some key groups and a span of hashes; sorted by hash."""
     part = run.parts[table.name]
@@ -108,13 +109,12 @@ def rows_within(
 
 
 def merged_rows(
-    snapshot: Snapshot, refs: Sequence[RunRef], *, bottom: bool, budget: int
+    snapshot: Snapshot, opened: Sequence[tuple[RunRef, Sectioned]], *, bottom: bool, budget: int
 ) -> Iterator[tuple[StateTable, pa.Table]]:
-    """The content of the run that takes the place of `refs`, about `budget` bytes of them at a time.
+    """The content of the run that takes the place of several, about `budget` bytes of them at a time.
 
     `bottom`: there is nothing older, so rows that hide an older one of their key are of no use any more.
     """
-    opened = [(ref, snapshot.log.run(ref)) for ref in refs]
     for table in snapshot.manifest.tables:
         holding = [(ref, run) for ref, run in opened if table.name in run.parts]
         for span in _spans([run for _, run in holding], table, budget):
@@ -126,18 +126,31 @@ def merged_rows(
                 yield table, rows
 
 
-def shortened(runs: Sequence[Run], table: StateTable, span: tuple[int, int], *, rows: int, size: int) -> int:
+def shortened(
+    runs: Sequence[Sectioned], table: StateTable, span: tuple[int, int], *, rows: int, size: int
+) -> int:
     """Where to end a span of hashes early, so that it holds about so many rows and bytes at most; by the
     index alone."""
-    low, high = span
-    parts = 0.0
-    for run in runs:
-        for section in run.parts[table.name].sections:
-            common = min(high, section.last + 1) - max(low, section.first)
-            if common > 0:
-                share = common / (section.last + 1 - section.first)
-                parts += share * max(section.rows / rows, section.length / size)
-    return high if parts <= 1 else low + max(1, int((high - low) / parts))
+    return reached(runs, table, [span], rows=rows, size=size)
+
+
+def reached(
+    runs: Sequence[Sectioned], table: StateTable, spans: Sequence[tuple[int, int]], *, rows: int, size: int
+) -> int:
+    """How far one gets in spans of hashes, one after the other, with about so many rows and bytes."""
+    left, end = 1.0, 0
+    for low, high in spans:
+        part = 0.0
+        for run in runs:
+            for section in run.parts[table.name].sections:
+                common = min(high, section.last + 1) - max(low, section.first)
+                if common > 0:
+                    share = common / (section.last + 1 - section.first)
+                    part += share * max(section.rows / rows, section.length / size)
+        if part > left:
+            return low + max(1, int((high - low) * left / part))
+        left, end = left - part, high
+    return end
 
 
 def expired(run: Run, closed: int | None) -> bool:
@@ -145,7 +158,7 @@ def expired(run: Run, closed: int | None) -> bool:
     return closed is not None and all(section.due_largest <= closed for section in run.sections)
 
 
-def _spans(runs: Sequence[Run], table: StateTable, budget: int) -> list[tuple[int, int]]:
+def _spans(runs: Sequence[Sectioned], table: StateTable, budget: int) -> list[tuple[int, int]]:
     """The hash space in spans that hold about `budget` bytes each."""
     sections = sorted(
         (section.first, section.length) for run in runs for section in run.parts[table.name].sections

@@ -21,7 +21,9 @@ from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 from tidegate.errors import StateError, TidegateError
+from tidegate.state.client import NodeClient, client_for
 from tidegate.state.holder import Holder
+from tidegate.state.peers import Connect
 from tidegate.state.service import StateService
 from tidegate.state.shard import Shard
 from tidegate.state.storage import open_storage
@@ -61,6 +63,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     if given.bind in _WILDCARDS and not given.advertise:
         raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where it is reached")
     given.scratch.mkdir(parents=True, exist_ok=True)
+    token = os.environ.pop(TOKEN, "")
     shard = Shard(
         open_storage(given.log),
         name=given.name,
@@ -69,13 +72,14 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         memory=given.memory,
         durable=given.durable,
         options=dict(given.option),
+        connect=_connecting(given, token),
     )
     limits = Limits(data=given.request_limit)
     holder = Holder(shard, name=given.name, staged=limits.staged)
     service = StateService(
         holder,
         pipeline=given.pipeline,
-        token=os.environ.pop(TOKEN, ""),
+        token=token,
         bind=given.bind,
         port=given.port,
         tls=_tls(given),
@@ -115,6 +119,22 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
     ended.set()
 
 
+def _connecting(given: argparse.Namespace, token: str) -> Connect:
+    """The way to other nodes of the pipeline: they have the same token, and certificates like ours."""
+    tls = _tls(given)
+
+    def connected(address: str) -> NodeClient:
+        return client_for(
+            address,
+            token=token,
+            pipeline=given.pipeline,
+            timeout=given.peer_timeout,
+            tls_root=given.tls_root.read_bytes() if given.tls_root else tls and tls[0],
+        )
+
+    return connected
+
+
 def _tls(given: argparse.Namespace) -> tuple[bytes, bytes] | None:
     if not given.tls_cert and not given.tls_key:
         return None
@@ -144,6 +164,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--request-limit", type=int, default=Limits().data, help="bytes of rows in one request"
     )
+    parser.add_argument(
+        "--peer-timeout", type=float, default=5.0, help="seconds that another node has to answer"
+    )
+    parser.add_argument("--tls-root", type=Path, help="what vouches for other nodes, PEM; else --tls-cert")
     parser.add_argument("--tls-cert", type=Path, help="certificate chain, PEM")
     parser.add_argument("--tls-key", type=Path, help="its private key, PEM")
     return parser

@@ -20,6 +20,7 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.holder import Holder
 from tidegate.state.parsing import OPERATIONS, decode
 from tidegate.state.wire import (
+    NEXT,
     Abort,
     Begin,
     Command,
@@ -30,9 +31,13 @@ from tidegate.state.wire import (
     Limits,
     Prepare,
     Pull,
+    Release,
+    Ripe,
     Scan,
+    Span,
     Stage,
     Status,
+    Take,
     batches,
     to_flight,
 )
@@ -109,10 +114,14 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
 
     @_answering
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        command = self._decoded(descriptor.command, Get)
-        table = self._holder.readable(command.ticket, command.table)
-        keys = self._received(reader, table.probes, command.rows)
-        rows = self._holder.get(command.ticket, command.table, keys)
+        match self._decoded(descriptor.command, Get, Take):
+            case Get(ticket, name, count):
+                keys = self._received(reader, self._holder.readable(ticket, name).probes, count)
+                rows = self._holder.get(ticket, name, keys)
+            case Take(name, groups, batch_id, count):
+                table = self._holder.left(name, groups, batch_id)
+                keys = self._received(reader, table.probes, count)
+                rows = self._holder.take(name, groups, batch_id, keys)
         writer.begin(rows.schema)
         for batch in batches(rows):
             writer.write_batch(batch)
@@ -126,19 +135,25 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
 
     @_answering
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
-        match self._decoded(ticket.ticket, Due, Scan, Pull):
+        match self._decoded(ticket.ticket, Due, Scan, Pull, Ripe, Span):
             case Due(opened, table, groups, upto):
                 rows = self._holder.due(opened, table, groups, upto)
             case Scan(opened, table, groups):
                 rows = self._holder.scan(opened, table, groups)
             case Pull(table, groups):
                 rows = self._holder.pull(table, groups)
+            case Ripe(table, groups, batch_id, since, upto):
+                rows = self._holder.ripe(table, groups, batch_id, since, upto)
+            case Span(table, groups, batch_id, first, size):
+                rows, further = self._holder.span(table, groups, batch_id, first, size)
+                if further is not None:
+                    rows = rows.replace_schema_metadata({NEXT: str(further)})
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, batches(rows)))
 
     @_answering
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         body = memoryview(action.body) if action.body is not None else b""
-        command = self._decoded(body, Begin, Prepare, Commit, Abort, Digest, Status)
+        command = self._decoded(body, Begin, Prepare, Commit, Abort, Release, Digest, Status)
         if type(command).__name__.lower() != action.type:
             raise StateError(f"action {action.type[:100]!r} does not go with its command")
         return [json.dumps(self._done(command)).encode()]
@@ -156,6 +171,8 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
                 self._holder.commit(ticket, watermark)
             case Abort(ticket):
                 self._holder.abort(ticket)
+            case Release(generation, groups):
+                self._holder.release(generation, groups)
             case Digest(table, group):
                 return {"digest": self._holder.digest(table, group)}
             case Status(sizes):

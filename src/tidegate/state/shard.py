@@ -12,18 +12,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.errors import StaleError, StateError
+from tidegate.state.arrival import PART, Arrival, Hold, restricted
 from tidegate.state.backends import open_backend
+from tidegate.state.backends.columnar import Columnar
+from tidegate.state.backends.through import Through
+from tidegate.state.departure import Departures
 from tidegate.state.digest import digest_of
-from tidegate.state.keys import Groups, Hashes, group_of, hash_column, show_groups
+from tidegate.state.keys import Groups, Hashes, bounds, group_of, hash_column, show_groups
 from tidegate.state.log import Log, Snapshot
 from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.merge import chosen, expired, inside, merged_rows, sorted_by_hash
+from tidegate.state.merge import MOST_RUNS, chosen, expired, inside, merged_rows, sorted_by_hash
+from tidegate.state.peers import Connect, Peers
+from tidegate.state.pieces import Sectioned
+from tidegate.state.run import Section
 from tidegate.state.storage import Storage
 from tidegate.state.table import HASH, StateTable
 
 _MERGED_AT_ONCE = 64 << 20
+_MOST_RUNS_REPLACED = 3 * MOST_RUNS
+"""With more runs than these nothing stands in for those of a log any more, so that they can be merged."""
+_FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
 _NOWHERE = Manifest(-1, 1, None, ())
 
 
@@ -62,7 +73,9 @@ class Shard:
     """State of some key groups, kept as runs in a log and served by a backend.
 
     `begin`, `prepare` and `commit` are for one thread; reads and `merge` may run beside them. A read sees the
-    state of one batch, whole.
+    state of one batch, whole. Key groups that come from other nodes are got part by part, by reads that need
+    them and by `pull`, which is for one thread and may run beside everything. Key groups that go are kept as
+    they were, for their new owners, until `release`.
     """
 
     def __init__(
@@ -75,13 +88,21 @@ class Shard:
         memory: int = 1 << 30,
         durable: bool = True,
         options: Mapping[str, str] | None = None,
+        connect: Connect | None = None,
     ) -> None:
         """`name` is the node's, and unique to this start of it: it goes into the names of runs, so that two
         writers never meet. `scratch` is for files that need not outlive the process. `memory` is in bytes:
-        of rows in a cache, or of sections of remote runs. Without `durable` nothing is written."""
+        of rows in a cache, or of sections of remote runs. Without `durable` nothing is written. `connect`
+        leads to other nodes."""
         self._name = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
         self._log = Log(storage, memory=memory, durable=durable)
-        self._backend = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
+        self._peers = Peers(connect)
+        inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
+        self._backend = Through(inner, self._peers)
+        self._departures = Departures()
+        self._left = Through(Columnar(), self._peers)  # reads what has left
+        self._scratch = scratch
+        self._allowance = 0
         self._budget = min(_MERGED_AT_ONCE, memory // 8)
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: _Pending | None = None
@@ -90,25 +111,65 @@ class Shard:
         self._written = 0
         self._lock = threading.Lock()  # of `_now`, `_pending` and `_merges` changing together
 
-    def begin(self, base: Manifest, groups: Groups) -> None:
+    def begin(
+        self,
+        base: Manifest,
+        groups: Groups,
+        *,
+        origins: Mapping[str, Groups] | None = None,
+        budget: int = 0,
+    ) -> None:
         """Stand at the state that `base` describes, of these groups. Nothing is read; when the shard is
-        there already, nothing happens. What was prepared and is not part of `base` is dropped."""
+        there already, nothing happens. What was prepared and is not part of `base` is dropped.
+
+        Groups of `origins` that are new here come from the nodes at these addresses; up to `budget` bytes of
+        all that is under way may be pulled until the next `begin`. Without origins the log has them.
+        """
         pending = self._pending
-        if pending is not None and self._after(pending) == base.restricted(self._now.groups):
+        if pending is not None and _alike(self._after(pending), base, self._now.groups & groups):
             self.commit(base.batch_id, base.closed)
         base = base.restricted(groups)
         with self._lock:
             self._pending = None
-            if self._now.manifest == base and self._now.groups == groups:
+            before = self._now
+            there = _alike(before.manifest, base, before.groups & groups)
+            arrivals = restricted(before.arrivals, groups) if there else ()
+            if origins:
+                arrivals = self._arriving(base, origins, arrivals, before.groups if there else frozenset())
+            if there and before.groups - groups:
+                self._departures.freeze(before.restricted(before.groups - groups))
+            self._departures.rewind(base.batch_id)
+            self._allowance = budget
+            for arrival in arrivals:
+                arrival.hold.wake()
+            if before.manifest == base and before.groups == groups and before.arrivals == arrivals:
                 return
-            self._now = self._snapshot(base, groups)
+            self._now = self._snapshot(base, groups, arrivals)
             self._backend.begin(self._now)
         self._tidy()
+
+    def _arriving(
+        self, base: Manifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
+    ) -> tuple[Arrival, ...]:
+        """What is under way, and what is to come from now on: groups that are not here, and have state."""
+        for arrival in under_way:
+            if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
+                lost = arrival.hold.moved(origins)
+                if self._log.durable:
+                    arrival.hold.drop(lost & arrival.groups)
+        filled = frozenset().union(*(run.groups for run in base.runs))
+        fresh = {address: (groups & filled) - held for address, groups in origins.items()}
+        fresh = {address: groups for address, groups in fresh.items() if groups}
+        if not fresh:
+            return under_way
+        keep = not (self._log.durable and self._log.mapped)
+        hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
+        return (*under_way, Arrival(hold, hold.view.open))
 
     def get(self, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys, see `State.get`. StateError for a key of a group that is not held here."""
         now = self._now
-        _check_held(hash_column(keys[HASH]), now)
+        _check_held(hash_column(keys[HASH]), now.groups, now.count)
         return self._backend.get(now, now.table(table), keys)
 
     def due(self, table: str, groups: Groups, upto: int) -> pa.Table:
@@ -122,6 +183,59 @@ class Shard:
         now = self._now
         _check_groups(groups, now)
         return self._backend.scan(now, now.table(table), groups)
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        """The rows of keys of these groups, which have left or are about to, after a batch."""
+        left = self.departed(batch_id, groups)
+        _check_held(hash_column(keys[HASH]), groups, left.count)
+        return self._left.get(left, left.table(table), keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        """The rows of such groups that are due by `upto` and were not by `since`."""
+        left = self.departed(batch_id, groups)
+        return self._left.ripe(left, left.table(table), groups, since, upto)
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        """The rows of such groups from the hash `first` on, about `size` bytes; and the hash to go on from,
+        None when that was all."""
+        left = self.departed(batch_id, groups)
+        return self._left.span(left, left.table(table), groups, first, size)
+
+    def departed(self, batch_id: int, groups: Groups) -> Snapshot:
+        """The state of groups after a batch, for their next owner. StaleError when it is not here."""
+        found = self._departures.find(batch_id, groups)
+        if found is not None:
+            return found
+        now = self._now  # It may be that the next owner has heard of the change before us.
+        if now.manifest.batch_id == batch_id and groups <= now.groups:
+            return now
+        raise StaleError(
+            f"key groups {show_groups(groups)} as of batch {batch_id} are not kept here; "
+            "they were released, or were never here"
+        )
+
+    def release(self, groups: Groups) -> None:
+        """Forget what has left."""
+        self._departures.release(groups)
+        self._tidy()
+
+    def pull(self) -> bool:
+        """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
+        if self._allowance <= 0:
+            return False
+        came = self._backend.pull(self._now, min(PART, self._allowance))
+        if came is None:
+            return False
+        with self._lock:  # An empty part is not for nothing either.
+            self._allowance -= max(came, 1)
+            return self._allowance > 0
+
+    def arrived(self) -> dict[str, int]:
+        """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
+        figures = dict.fromkeys(_FIGURES, 0) | self._backend.figures()
+        return {**figures, "groups_left": len(self._now.open)}
 
     def prepare(
         self, batch_id: int, attempt: str, writes: Mapping[str, pa.Table], watermark: int | None
@@ -158,7 +272,7 @@ class Shard:
         with self._lock:
             before = self._now
             manifest = replace(self._after(pending), closed=watermark)
-            after = self._snapshot(manifest, before.groups)
+            after = self._snapshot(manifest, before.groups, before.arrivals)
             self._backend.commit(before, after, pending.writes)
             self._now, self._pending = after, None
         self._tidy()
@@ -168,15 +282,28 @@ class Shard:
         return digest_of(self.scan(table, frozenset({group})))
 
     def sizes(self) -> dict[str, Any]:
-        """Rows and bytes as they lie in the runs, versions that no longer count among them."""
+        """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
+        [rows, bytes] by key group, as far as the index tells."""
         now = self._now
         tables = {name: {"rows": 0, "bytes": 0} for name in now.tables}
-        for ref in now.runs:
-            for section in self._log.run(ref).sections:
-                figures = tables.setdefault(section.table, {"rows": 0, "bytes": 0})
-                figures["rows"] += section.rows
-                figures["bytes"] += section.length
-        return {"runs": len(now.runs), "bytes": sum(ref.bytes for ref in now.runs), "tables": tables}
+        groups = np.zeros((now.count, 2))
+        # Runs that are with other nodes cannot be looked into.
+        for ref, run in self._opened(now.runs) if self._log.durable else now.pairs():
+            for name, part in run.parts.items():
+                figures = tables.setdefault(name, {"rows": 0, "bytes": 0})
+                for section in part.sections:
+                    figures["rows"] += section.rows
+                    figures["bytes"] += section.length
+                    _spread(section, ref.groups, groups)
+        return {
+            "runs": len(now.runs),
+            "bytes": sum(ref.bytes for ref in now.runs),
+            "tables": tables,
+            "groups": {
+                str(group): groups[group].round().astype(int).tolist()
+                for group in np.flatnonzero(groups[:, 0]).tolist()
+            },
+        }
 
     def merge(self) -> bool:
         """Merge a few runs into one when that is due; whether it was. For one thread at a time.
@@ -194,12 +321,13 @@ class Shard:
                 self._merging = False
                 if done is not None:
                     self._merges.append(done)
-                    self._now = self._snapshot(self._now.manifest, self._now.groups)
+                    self._now = self._snapshot(self._now.manifest, self._now.groups, self._now.arrivals)
         return done is not None
 
     def close(self) -> None:
         """Let go of files and connections."""
         self._backend.close()
+        self._peers.close()
         self._log.keep(())
 
     def _dropped(self, now: Snapshot) -> _Merge | None:
@@ -207,20 +335,42 @@ class Shard:
         over = 0
         if now.closed is None:
             return None
-        while over < len(now.runs) and expired(self._log.run(now.runs[over]), now.closed):
+        for ref in now.runs:
+            if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
+                break
             over += 1
         return _Merge(now.runs[:over], None, now.closed) if over else None
 
     def _merged(self, now: Snapshot) -> _Merge | None:
-        number = chosen(now.runs)
+        """The newest runs, as many as is due; none that arrivals are read for."""
+        replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
+        if replaced and not now.open:
+            if not self._log.durable and all(now.manifest.batch_id > each.batch_id for each in now.arriving):
+                return self._output(now, now.runs, now.pairs(), now.manifest.batch_id)
+            if self._log.durable and len(now.runs) > _MOST_RUNS_REPLACED:
+                with self._lock:
+                    if self._now is now:
+                        self._now = replace(now, arrivals=())
+                return None
+        free = now.runs[replaced[-1] + 1 :] if replaced else now.runs
+        number = chosen(free)
         if not number:
             return None
-        inputs = now.runs[-number:]
-        content = merged_rows(now, inputs, bottom=number == len(now.runs), budget=self._budget)
+        inputs = free[-number:]
+        return self._output(now, inputs, self._opened(inputs), inputs[-1].sequence)
+
+    def _output(
+        self,
+        now: Snapshot,
+        inputs: tuple[RunRef, ...],
+        opened: Sequence[tuple[RunRef, Sectioned]],
+        sequence: int,
+    ) -> _Merge:
+        """A run in place of some, of the rows of those that are opened."""
+        content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
         first = next(content, None)
         if first is None:
             return _Merge(inputs, None, now.closed)
-        sequence = inputs[-1].sequence
         output = self._log.write(
             self._run_name(sequence, "merged"),
             chain([first], content),
@@ -230,13 +380,17 @@ class Shard:
         )
         return _Merge(inputs, output, now.closed)
 
+    def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
+        return [(ref, self._log.run(ref)) for ref in refs]
+
     def _after(self, pending: _Pending) -> Manifest:
         return replace(
             self._now.manifest, batch_id=pending.batch_id, closed=pending.watermark, runs=pending.runs
         )
 
-    def _snapshot(self, manifest: Manifest, groups: Groups) -> Snapshot:
-        """A manifest with the merges done that fit it; the other ones are forgotten."""
+    def _snapshot(self, manifest: Manifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
+        """A manifest with the merges done that fit it; the other ones are forgotten. So are arrivals when all
+        runs are merged that they were read for."""
         runs, fitting = manifest.runs, []
         for merge in self._merges:
             after = _substituted(runs, merge, manifest.closed, groups)
@@ -244,7 +398,9 @@ class Shard:
                 runs = after
                 fitting.append(merge)
         self._merges = fitting
-        return Snapshot(self._log, manifest, groups, runs)
+        # By the manifest: when a merge is forgotten, its inputs are needed again.
+        needed = Snapshot(self._log, manifest, groups, manifest.runs, restricted(arrivals, groups)).arriving
+        return Snapshot(self._log, manifest, groups, runs, needed)
 
     def _run_name(self, batch_id: int, purpose: str) -> str:
         with self._lock:
@@ -259,6 +415,7 @@ class Shard:
             if self._merging:  # It has opened some, and written one that nothing names yet.
                 return
             names = {ref.name for ref in (*self._now.runs, *self._now.manifest.runs)}
+            names |= self._departures.names()
             if self._pending is not None:
                 names |= {ref.name for ref in self._pending.runs}
             for merge in self._merges:
@@ -293,16 +450,33 @@ def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[St
                 f"rows for state table {name} have the columns {rows.schema.names}; "
                 f"it takes {table.written.names}, typed {[str(kind) for kind in table.written.types]}"
             )
-        _check_held(hash_column(rows[HASH]), now)
+        _check_held(hash_column(rows[HASH]), now.groups, now.count)
         content.append((table, sorted_by_hash(rows.cast(table.written))))
     return content
 
 
-def _check_held(hashes: Hashes, now: Snapshot) -> None:
-    if len(now.groups) == now.count:
+def _alike(one: Manifest, other: Manifest, groups: Groups) -> bool:
+    """Whether these describe the same state of some groups."""
+    one, other = one.restricted(groups), other.restricted(groups)
+    return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)
+
+
+def _spread(section: Section, counted: Groups, figures: NDArray[np.float64]) -> None:
+    """Add a section to the figures of its groups, by their shares of its hashes."""
+    count = len(figures)
+    low, high = group_of(np.array([section.first, section.last], np.uint64), count).tolist()
+    for group in counted.intersection(range(low, high + 1)):
+        first, beyond = bounds(group, count)
+        common = min(beyond, section.last + 1) - max(first, section.first)
+        share = common / (section.last + 1 - section.first)
+        figures[group] += share * section.rows, share * section.length
+
+
+def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:
+    if len(mine) == count:
         return
-    groups = group_of(hashes, now.count)
-    held = inside(now.groups, now.count)[groups]
+    groups = group_of(hashes, count)
+    held = inside(mine, count)[groups]
     if not held.all():
         strange = np.unique(groups[~held]).tolist()
         raise StateError(f"key groups {show_groups(strange)} are not held here; ask their owner")

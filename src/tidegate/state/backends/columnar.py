@@ -14,7 +14,7 @@ from tidegate.state.keys import Groups, Hashes, distinct, group_of, hash_column,
 from tidegate.state.log import Snapshot
 from tidegate.state.manifest import RunRef
 from tidegate.state.merge import inside, live, merged, rows_within, sorted_by_hash
-from tidegate.state.run import Run
+from tidegate.state.pieces import Sectioned
 from tidegate.state.table import DUE, GONE, HASH, PROBE, StateTable
 
 Rows = NDArray[np.int64]
@@ -24,23 +24,7 @@ class Columnar(Backend):
     """Holds nothing of its own: a snapshot's runs are all it needs."""
 
     def get(self, snapshot: Snapshot, table: StateTable, keys: pa.Table) -> pa.Table:
-        keys = keys.combine_chunks()
-        hashes = hash_column(keys[HASH])
-        order = np.argsort(hashes)
-        probes = _Probes(hashes[order], order, [keys[name] for name in table.keys.names])
-        found: list[pa.Table] = []
-        if table.kind == "value":
-            for ref, run in reversed(snapshot.opened(table)):
-                if not len(probes.rows):
-                    break
-                hits, rows = _hits(ref, run, table, probes)
-                if len(rows):
-                    found.append(_counted(rows, snapshot.closed))
-                    probes = probes.without(hits)
-        else:
-            for ref, run in snapshot.opened(table):
-                found.append(_counted(_hits(ref, run, table, probes)[1], snapshot.closed))
-        return _by_probe(table, found)
+        return looked_up(snapshot.opened(table), table, keys, snapshot.closed)[0]
 
     def due(self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int) -> pa.Table:
         closed = snapshot.closed
@@ -66,6 +50,51 @@ class Columnar(Backend):
         return live(merged(table, parts), snapshot.closed).select(table.schema.names)
 
 
+def looked_up(
+    opened: Sequence[tuple[RunRef, Sectioned]], table: StateTable, keys: pa.Table, closed: int | None
+) -> tuple[pa.Table, Rows]:
+    """Rows of keys in runs, given oldest first, as `Backend.get` has them; and the keys, by place, that older
+    runs may have rows of: in a value table those that none of these has one of, be it gone."""
+    keys = keys.combine_chunks()
+    hashes = hash_column(keys[HASH])
+    order = np.argsort(hashes)
+    probes = _Probes(hashes[order], order, [keys[name] for name in table.keys.names])
+    found: list[pa.Table] = []
+    if table.kind == "value":
+        for ref, run in reversed(opened):
+            if not len(probes.rows):
+                break
+            hits, rows = _hits(ref, run, table, probes)
+            if len(rows):
+                found.append(_counted(rows, closed))
+                probes = probes.without(hits)
+    else:
+        for ref, run in opened:
+            found.append(_counted(_hits(ref, run, table, probes)[1], closed))
+    return by_probe(table, found), np.sort(probes.rows)
+
+
+def contains(held: pa.Table, keys: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
+    """For each key whether it is among those held, which are sorted by hash."""
+    known = np.zeros(keys.num_rows, np.bool_)
+    if not held.num_rows or not keys.num_rows:
+        return known
+    hashes = hash_column(keys[HASH])
+    order = np.argsort(hashes)
+    where, at = _matches(hash_column(held[HASH]), hashes[order])
+    places = order[where]
+    mine, theirs = held.take(pa.array(at)), keys.take(pa.array(places))
+    known[places[same([mine[name] for name in names], [theirs[name] for name in names])]] = True
+    return known
+
+
+def with_probes(rows: pa.Table, places: Rows) -> pa.Table:
+    """Rows that were asked for by some of the keys, with the places that these have among all."""
+    column = pa.array(places[rows[PROBE].to_numpy()], pa.int64())
+    index = rows.schema.get_field_index(PROBE)
+    return rows.set_column(index, rows.schema.field(index), column)
+
+
 class _Probes:
     """Keys to look for, by hash. `rows` are their places in the table they came in."""
 
@@ -80,7 +109,9 @@ class _Probes:
         return _Probes(self.hashes[left], self.rows[left], self.keys)
 
 
-def _hits(ref: RunRef, run: Run, table: StateTable, probes: _Probes) -> tuple[NDArray[np.int64], pa.Table]:
+def _hits(
+    ref: RunRef, run: Sectioned, table: StateTable, probes: _Probes
+) -> tuple[NDArray[np.int64], pa.Table]:
     """The probes that a run has rows of (as places in `probes`, once per row), and the rows with `_probe`."""
     part = run.parts[table.name]
     starts = np.searchsorted(probes.hashes, part.firsts, side="left")
@@ -124,7 +155,7 @@ def _matches(hashes: Hashes, probes: Hashes) -> tuple[NDArray[np.int64], NDArray
 
 
 def _due_rows(
-    ref: RunRef, run: Run, table: StateTable, groups: Groups, closed: int | None, upto: int
+    ref: RunRef, run: Sectioned, table: StateTable, groups: Groups, closed: int | None, upto: int
 ) -> pa.Table:
     """The rows of one run in some key groups that are due by `upto` and were not before."""
     part = run.parts[table.name]
@@ -155,7 +186,7 @@ def _with_probe(rows: pa.Table, probe: Rows) -> pa.Table:
     return rows.append_column(pa.field(PROBE, pa.int64(), False), pa.array(probe, pa.int64()))
 
 
-def _by_probe(table: StateTable, found: Sequence[pa.Table]) -> pa.Table:
+def by_probe(table: StateTable, found: Sequence[pa.Table]) -> pa.Table:
     """Rows in the order of the keys that were asked for; oldest first within a key."""
     filled = [rows for rows in found if rows.num_rows]
     if not filled:
