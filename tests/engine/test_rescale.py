@@ -24,7 +24,7 @@ from tidegate.state.route import Route
 
 pytestmark = pytest.mark.spark
 
-ROWS = 8000
+ROWS = 5000
 Act = Callable[[ControlClient], object]
 
 
@@ -69,13 +69,13 @@ def assert_counted(path: Path, rows: int = ROWS) -> None:
 
 def settings(**more: object) -> dict[str, object]:
     """Small batches, so that a lot of them are left after each change."""
-    return {"admission__max_rows": 200, "admission__initial_rows": 200, "engine__interval": "50 ms", **more}
+    return {"admission__max_rows": 250, "admission__initial_rows": 250, "engine__interval": "50 ms", **more}
 
 
 @pytest.mark.parametrize("strategy", ["restart", "eager", "lazy", "hybrid"])
 @pytest.mark.parametrize("transfer", ["log", "peer"])
 def test_out_and_in_by_any_strategy(run: Run, tmp_path: Path, strategy: Strategy, transfer: str) -> None:
-    steering = Steering(tmp_path / "checkpoint", {3: to(3, strategy), 14: to(2, strategy)})
+    steering = Steering(tmp_path / "checkpoint", {3: to(3, strategy), 11: to(2, strategy)})
     run(
         counting(tmp_path / "out"),
         listeners=[steering],
@@ -166,7 +166,7 @@ def test_a_skewed_pipeline_is_rebalanced(run: Run, tmp_path: Path) -> None:
     # Ids of which most lie in the key groups of one node.
     some = p.source(sensors(ROWS)).filter("pmod(shiftrightunsigned(xxhash64(id), 63), 2) = 0 or id < 5")
     some.key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Files(tmp_path / "out"))
-    steering = Steering(tmp_path / "checkpoint", {8: rebalance, 30: look})
+    steering = Steering(tmp_path / "checkpoint", {8: rebalance, 16: look})
     run(p, listeners=[steering], **settings(engine__parallelism=2))
     assert not steering.refused
     assert shares[1] < shares[0]

@@ -273,7 +273,7 @@ class Nodes:
             sizes = self._client(node).status(sizes=True).sizes
         except NodeError:
             return {}  # It is replaced when the next batch needs it.
-        return {int(group): (rows, size) for group, (rows, size) in sizes.get("groups", {}).items()}
+        return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
     def _client(self, node: int) -> NodeClient:
         return client_for(
