@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.operators.arranging import Hash, Row, spread
@@ -32,6 +34,8 @@ from tidegate.pipeline.window import Window
 from tidegate.state.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
+Batches = list[list[tuple[Row, int]]]
+"""Rows, each with its Spark partition."""
 AT = EventTime("at")
 """In plain rows, event time is a number of microseconds."""
 
@@ -210,3 +214,22 @@ def _sketch(values: list[Any]) -> bytes:
     for value in values:
         sketch.update(value)
     return bytes(sketch.serialize_updatable())
+
+
+def stamp(micros: int) -> datetime:
+    """Microseconds since 1970 as they come out of Arrow."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
+
+
+def keyed(rows: Iterable[Row]) -> dict[Any, Row]:
+    """The latest row of each key and window."""
+    return {(row["k"], row["j"], row["window_start"]): row for row in rows}
+
+
+def assert_close(row: Row, expected: Row) -> None:
+    """Floats within rounding, anything else equal."""
+    for name, value in expected.items():
+        if isinstance(value, float):
+            assert row[name] == pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True), name
+        else:
+            assert row[name] == value, name

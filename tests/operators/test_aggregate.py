@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Run, crowded, operator, plain, rank, replays
+from tests.operators.aggregating import Run, assert_close, crowded, operator, plain, rank, replays
 from tests.operators.arranging import Row, spread
 from tidegate.errors import PipelineError
 from tidegate.operators.operator import Time
@@ -134,14 +134,6 @@ def computed(rows: list[Row]) -> Row:
         "d_first": first["d"],
         "s_last": last["s"],
     }
-
-
-def assert_close(row: Row, expected: Row) -> None:
-    for name, value in expected.items():
-        if isinstance(value, float):
-            assert row[name] == pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True), name
-        else:
-            assert row[name] == value, name
 
 
 @settings(max_examples=40, deadline=None)

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Run, arrange, operator
+from tests.operators.aggregating import Run, arrange, assert_close, operator, stamp
 from tests.operators.arranging import Row
-from tests.operators.test_aggregate import assert_close
-from tests.operators.test_windowed import stamp
 from tidegate.engine.partially import partially
 from tidegate.operators.event_time import EventTime
 from tidegate.operators.operator import Operator, Result, Time

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Run, crowded, in_grace, operator, replays
+from tests.operators.aggregating import Batches, Run, crowded, in_grace, keyed, operator, replays, stamp
 from tests.operators.arranging import Row, spread
-from tests.operators.test_windowed import Batches, keyed, stamp
 from tidegate.errors import PipelineError
 from tidegate.operators.operator import Time
 from tidegate.pipeline import agg

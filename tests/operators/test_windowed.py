@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from tests.operators.aggregating import Run, crowded, in_grace, operator, replays
+from tests.operators.aggregating import Batches, Run, crowded, in_grace, keyed, operator, replays, stamp
 from tests.operators.arranging import Row, spread
 from tidegate.operators.operator import Time
 from tidegate.operators.windows import event_time_of
@@ -35,11 +34,6 @@ _ROW = st.fixed_dictionaries(
     }
 )
 _BATCHES = st.lists(st.lists(st.tuples(_ROW, st.integers(0, 2)), max_size=8), min_size=1, max_size=5)
-Batches = list[list[tuple[Row, int]]]
-
-
-def stamp(micros: int) -> datetime:
-    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def starts(window: Tumbling | Sliding, at: int) -> list[int]:
@@ -71,11 +65,6 @@ def expected(rows: list[Row], window: Tumbling | Sliding) -> list[Row]:
         }
         found.append(aggregates)
     return found
-
-
-def keyed(rows: Iterable[Row]) -> dict[Any, Row]:
-    """The latest row of each key and window."""
-    return {(row["k"], row["j"], row["window_start"]): row for row in rows}
 
 
 @settings(max_examples=50, deadline=None)

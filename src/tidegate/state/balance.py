@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 Whole: TypeAlias = NDArray[np.int64]
 Real: TypeAlias = NDArray[np.float64]
 
-_ENOUGH = 5e-3
-"""A busiest node this close above an even share is left alone: nobody would notice the gain."""
-_WORTH = 5e-4
+ENOUGH = 5e-3
+"""A node this close above an even share is left alone: nobody would notice the gain."""
+WORTH = 5e-4
 """A swap that lowers the busiest node by less than this share of an even one is not worth its bytes."""
 _ROUNDING = 1e-9
+_PAIRS = 10_000
+"""Up to so many swaps are all looked at; where there are more, only the likeliest."""
 
 
 def summed(places: Whole, weights: Real, length: int = 0) -> Real:
@@ -43,21 +45,21 @@ class Balance:
         self._queues: dict[int, list[tuple[float, int]]] = {}
         """Groups of a node that was the busiest, those with the most load per byte first."""
 
-    def move(self) -> None:
-        """By moves, and by swaps where no move helps."""
+    def move(self, *, boldly: bool = False) -> None:
+        """By moves, and by swaps where no move helps. Boldly: the move that gains the most goes first."""
         steps: list[tuple[int, int]] = []
-        lowest, good = float(self._loads.max()), 0
-        while self._uneven:
-            busiest = int(self._loads.argmax())
-            step = self._whole(busiest) or self._part(busiest) or self._swap(busiest)
+        lowest, good = self.busiest, 0
+        while self.uneven:
+            node = int(self._loads.argmax())
+            step = (boldly and not steps and self._part(node, per_byte=False)) or (
+                self._whole(node) or self._part(node) or self._swap(node)
+            )
             if not step:
                 break
-            for group, target in step:
-                self._move(group, target)
+            self._take(step)
             steps += step
-            most = float(self._loads.max())
-            if most < lowest:
-                lowest, good = most, len(steps)
+            if self.busiest < lowest:
+                lowest, good = self.busiest, len(steps)
         # Where two nodes are the busiest, lowering one of them alone has gained nothing.
         self.owners = self._home.copy()
         for group, target in steps[:good]:
@@ -66,22 +68,33 @@ class Balance:
 
     def trade(self) -> None:
         """By swaps that make no more groups move than the plan had moving."""
-        while self._uneven and (step := self._trade(int(self._loads.argmax()))):
-            for group, target in step:
-                self._move(group, target)
+        while self.uneven and (step := self._trade(int(self._loads.argmax()))):
+            self._take(step)
 
     @property
-    def _uneven(self) -> bool:
-        return bool(self._loads.max() > self._even * (1 + _ENOUGH))
+    def busiest(self) -> float:
+        """The load of the busiest node."""
+        return float(self._loads.max())
 
-    def _move(self, group: int, target: int) -> None:
-        source = int(self.owners[group])
-        self._left -= self._cost(group, target)
-        self.owners[group] = target
-        self._loads[source] -= self._weights[group]
-        self._loads[target] += self._weights[group]
-        if target in self._queues:
-            heappush(self._queues[target], self._entry(group))
+    @property
+    def uneven(self) -> bool:
+        """Whether the busiest node bears noticeably more than an even share."""
+        return self.busiest > self._even * (1 + ENOUGH)
+
+    @property
+    def moved(self) -> int:
+        """The bytes that are away from home."""
+        return int(self._sizes[self.owners != self._home].sum())
+
+    def _take(self, step: list[tuple[int, int]]) -> None:
+        for group, target in step:
+            source, weight = int(self.owners[group]), self._weights[group]
+            self._left -= self._cost(group, target)
+            self.owners[group] = target
+            self._loads[source] -= weight
+            self._loads[target] += weight
+            if target in self._queues:
+                heappush(self._queues[target], self._entry(group))
 
     def _entry(self, group: int) -> tuple[float, int]:
         moved = self.owners[group] != self._home[group]
@@ -103,20 +116,23 @@ class Balance:
                 return [(group, target)]
         return []
 
-    def _part(self, busiest: int) -> list[tuple[int, int]]:
+    def _part(self, busiest: int, *, per_byte: bool = True) -> list[tuple[int, int]]:
         """A group that makes the idlest node the busier of the two, but less busy than the busiest was."""
         target = int(self._loads.argmin())
         groups = np.flatnonzero(self.owners == busiest)
         weights, costs = self._weights[groups], self._costs(groups, target)
         gains = np.minimum(weights, self._loads[busiest] - self._loads[target] - weights)
-        best = self._best(gains, costs, _ROUNDING)
+        best = self._best(gains, costs, _ROUNDING, per_byte=per_byte)
         return [] if best is None else [(int(groups[best]), target)]
 
     def _swap(self, busiest: int) -> list[tuple[int, int]]:
         """Two groups that change places, with the idlest node that has one to offer."""
         mine = np.flatnonzero(self.owners == busiest)
+        if len(mine) * len(self.owners) <= _PAIRS:
+            theirs = np.flatnonzero(self.owners != busiest)
+            return self._exchange(busiest, np.repeat(mine, len(theirs)), np.tile(theirs, len(mine)))
         for other in self._others(busiest):
-            step = self._exchange(busiest, mine, other, np.flatnonzero(self.owners == other))
+            step = self._nearest(busiest, mine, np.flatnonzero(self.owners == other))
             if step:
                 return step
         return []
@@ -129,9 +145,9 @@ class Balance:
             theirs = np.flatnonzero(self.owners == other)
             sources = self._home[theirs]
             step = (
-                self._exchange(busiest, mine[origins == busiest], other, theirs[sources == busiest])
-                or self._exchange(busiest, mine[origins == other], other, theirs[sources == other])
-                or self._exchange(busiest, mine[origins != busiest], other, theirs[sources != other])
+                self._nearest(busiest, mine[origins == busiest], theirs[sources == busiest])
+                or self._nearest(busiest, mine[origins == other], theirs[sources == other])
+                or self._nearest(busiest, mine[origins != busiest], theirs[sources != other])
             )
             if step:
                 return step
@@ -140,46 +156,52 @@ class Balance:
     def _others(self, busiest: int) -> Iterator[int]:
         """The nodes that a swap with the busiest could be worth it with, the idlest first."""
         for other in np.argsort(self._loads, kind="stable").tolist():
-            if (self._loads[busiest] - self._loads[other]) / 2 <= _WORTH * self._even:
+            if (self._loads[busiest] - self._loads[other]) / 2 <= WORTH * self._even:
                 return
             yield other
 
-    def _exchange(self, busiest: int, mine: Whole, other: int, theirs: Whole) -> list[tuple[int, int]]:
-        """The best swap of one group of the busiest node with one of another node, if any is worth it."""
+    def _nearest(self, busiest: int, mine: Whole, theirs: Whole) -> list[tuple[int, int]]:
+        """The best swap with one other node, if any is worth it."""
         if not len(mine) or not len(theirs):
             return []
-        gap = float(self._loads[busiest] - self._loads[other])
-        theirs = theirs[np.argsort(self._weights[theirs], kind="stable")]
         # The best partner evens the two nodes out; it is next to where such a weight would lie.
+        gap = self._loads[busiest] - self._loads[self.owners[theirs[0]]]
+        theirs = theirs[np.argsort(self._weights[theirs], kind="stable")]
         beyond = np.searchsorted(self._weights[theirs], self._weights[mine] - gap / 2)
-        groups = np.tile(mine, 2)
         partners = theirs[np.clip(np.concatenate((beyond - 1, beyond)), 0, len(theirs) - 1)]
+        return self._exchange(busiest, np.tile(mine, 2), partners)
+
+    def _exchange(self, busiest: int, groups: Whole, partners: Whole) -> list[tuple[int, int]]:
+        """The best of these swaps, if any is worth it."""
+        others = self.owners[partners]
         lost = self._weights[groups] - self._weights[partners]
-        costs = self._costs(groups, other) + self._costs(partners, busiest)
-        best = self._best(np.minimum(lost, gap - lost), costs, _WORTH)
-        return [] if best is None else [(int(groups[best]), other), (int(partners[best]), busiest)]
+        gains = np.minimum(lost, self._loads[busiest] - self._loads[others] - lost)
+        costs = self._costs(groups, others) + self._costs(partners, busiest)
+        best = self._best(gains, costs, WORTH)
+        if best is None:
+            return []
+        return [(int(groups[best]), int(others[best])), (int(partners[best]), busiest)]
 
     def _cost(self, group: int, target: int) -> int:
         home, size = self._home[group], int(self._sizes[group])
         return size * (int(home != target) - int(home != self.owners[group]))
 
-    def _costs(self, groups: Whole, target: int) -> Whole:
+    def _costs(self, groups: Whole, target: Whole | int) -> Whole:
         """The bytes that moves to a node add: nothing for a group that is under way already."""
         home = self._home[groups]
         added = (home != target).astype(np.int64) - (home != self.owners[groups]).astype(np.int64)
         return np.asarray(self._sizes[groups] * added)
 
-    def _best(self, gains: Real, costs: Whole, worth: float) -> int | None:
-        """The step that gains the most per byte, among those that may be taken."""
+    def _best(self, gains: Real, costs: Whole, worth: float, *, per_byte: bool = True) -> int | None:
+        """The step that gains the most, among those that may be taken."""
         good = np.flatnonzero((gains > worth * self._even) & (costs <= self._left))
         if not len(good):
             return None
-        return int(good[np.argmax(gains[good] / np.maximum(costs[good], 1))])
+        return int(good[np.argmax(gains[good] / (np.maximum(costs[good], 1) if per_byte else 1))])
 
     def _undo(self) -> None:
         """Bring home what gains nothing any more after later steps, the largest groups first."""
-        loads = summed(self.owners, self._weights)
-        counts = np.bincount(self.owners)
+        loads, counts = summed(self.owners, self._weights), np.bincount(self.owners)
         most = loads.max()
         moved = np.flatnonzero(self.owners != self._home)
         moved = moved[np.argsort(-self._sizes[moved], kind="stable")]
@@ -195,3 +217,4 @@ class Balance:
                     counts[at] -= 1
                     counts[home] += 1
                     undone = True
+        self._loads = loads

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import ControlError
-from tidegate.state.balance import Balance, Real, Whole, summed
+from tidegate.state.balance import ENOUGH, WORTH, Balance, Real, Whole, summed
 from tidegate.state.route import Route
 
 Load: TypeAlias = Sequence[float] | NDArray[np.float64]
@@ -87,15 +87,14 @@ def rebalanced(route: Route, *, load: Load, sizes: Sequence[int], limit: int | N
     weights = _weights(load, route.groups)
     if weights is None:
         return route
-    nodes, owners = np.unique(np.asarray(route.owners), return_inverse=True)
-    balance = Balance(owners, owners, weights, _sizes(sizes, route.groups), limit)
-    balance.move()
-    if not _busiest(balance.owners, weights) < _busiest(owners, weights):
+    nodes, before = np.unique(np.asarray(route.owners), return_inverse=True)
+    owners = _balanced(before, weights, _sizes(sizes, route.groups), limit)
+    if _busiest(owners, weights) >= _busiest(before, weights) * (1 - WORTH):
         return route
-    loads = summed(balance.owners, weights)
-    seats = _seats(max(route.parallelism, len(nodes)), np.bincount(balance.owners), loads)
-    places = _places(balance.owners, seats, weights)
-    return Route(route.version + 1, tuple(nodes[balance.owners].tolist()), tuple(places.tolist()))
+    loads = summed(owners, weights)
+    seats = _seats(max(route.parallelism, len(nodes)), np.bincount(owners), loads)
+    places = _places(owners, seats, weights)
+    return Route(route.version + 1, tuple(nodes[owners].tolist()), tuple(places.tolist()))
 
 
 def _check(groups: int, nodes: int, partitions: int) -> None:
@@ -165,34 +164,63 @@ def _ranks(places: Whole) -> Whole:
 
 
 def _by_load(route: Route, nodes: int, weights: Real) -> Whole:
-    """Owners by load: heaviest groups first, each stays or goes where there is the least load so far.
+    """Owners by load: heaviest groups first, each stays or goes where there will be the least load.
 
-    Nodes that own too little keep all they have; the others keep and give just as many as they must.
+    Nodes that own too little keep all they have; the others keep and give just as many as they must. What a
+    node will bear at least is its load so far, and the lightest groups that can still fill it up.
     """
     owners = np.asarray(route.owners, np.int64)
     counts, loads = np.bincount(owners, minlength=nodes), summed(owners, weights, nodes)
     quotas = _quotas(counts, nodes, loads)
-    gives = counts > quotas
-    keeps, given = quotas.tolist(), np.maximum(counts - quotas, 0).tolist()
-    room, held = np.maximum(quotas - counts, 0).tolist(), np.where(gives, 0.0, loads).tolist()
-    takers = [(held[node], node) for node in range(nodes) if room[node]]
+    giving = counts > quotas
+    lightest = np.argsort(weights, kind="stable")
+    lightest = lightest[giving[owners[lightest]]]
+    filling = _running(weights[lightest])
+    own = {
+        int(node): _running(weights[lightest[owners[lightest] == node]]) for node in np.flatnonzero(giving)
+    }
+    keeps, gives = quotas.tolist(), np.maximum(counts - quotas, 0).tolist()
+    room, held = np.maximum(quotas - counts, 0).tolist(), np.where(giving, 0.0, loads).tolist()
+    takers = [(held[node] + filling[room[node] - 1], node) for node in range(nodes) if room[node]]
     heapify(takers)
     found = owners.copy()
-    order = np.argsort(-weights, kind="stable")
-    for group, source, weight in _listed(order[gives[owners[order]]], owners, weights):
-        if not given[source] or (keeps[source] and held[source] <= takers[0][0]):
+    for group, source, weight in _listed(lightest[::-1], owners, weights):
+        at_least = held[source] + own[source][keeps[source] - 1]
+        if not gives[source] or (keeps[source] and at_least <= takers[0][0]):
             keeps[source] -= 1
             held[source] += weight
             continue
-        load, target = heappop(takers)
+        _, target = heappop(takers)
         found[group] = target
-        given[source] -= 1
+        gives[source] -= 1
         room[target] -= 1
+        held[target] += weight
         if room[target]:
-            heappush(takers, (load + weight, target))
+            heappush(takers, (held[target] + filling[room[target] - 1], target))
     balance = Balance(owners, found, weights, np.ones_like(owners), 0)
     balance.trade()
     return balance.owners
+
+
+def _running(weights: Real) -> list[float]:
+    """The sum of the first 0, 1, 2... weights."""
+    return [0.0, *np.cumsum(weights).tolist()]
+
+
+def _balanced(owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
+    """Owners with less load on the busiest node.
+
+    Many small steps that each are cheap for what they gain may use up the limit, or the room on other nodes,
+    before a large one that gains more: so that one is also tried first. The way with fewer bytes is taken,
+    unless the other leaves noticeably less load.
+    """
+    ways = []
+    for boldly in (False, True):
+        way = Balance(owners, owners, weights, sizes, limit)
+        way.move(boldly=boldly)
+        ways.append(way)
+    enough = min(way.busiest for way in ways) * (1 + ENOUGH)
+    return min((way for way in ways if way.busiest <= enough), key=lambda way: way.moved).owners
 
 
 # -- partitions: each with groups of one node --------------------------------------------------------------

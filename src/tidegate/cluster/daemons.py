@@ -1,0 +1,186 @@
+"""Masters and workers of Spark's standalone cluster as processes on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidegate.cluster import guard
+from tidegate.cluster.provider import ClusterError
+
+LOOPBACK = "127.0.0.1"
+_START = 120.0
+"""Seconds that a master has until it can be connected to."""
+_END = 20.0
+"""Seconds until a guard that does not end is killed itself."""
+_LOGGING = Path(__file__).parent / "log4j2.properties"
+# They only pass messages: small, and quick to start.
+_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_OPENED = (
+    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
+    *(
+        "java.util.concurrent",
+        "java.util.concurrent.atomic",
+        "sun.nio.ch",
+        "sun.nio.cs",
+        "sun.security.action",
+    ),
+)
+
+
+class Daemon:
+    """A process with all that it starts, in a folder that goes with it. It ends with this process as well,
+    however that ends."""
+
+    def __init__(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
+        """`folder` is made. What the process says goes to `log` in it."""
+        if sys.platform != "linux":
+            raise ClusterError(
+                "clusters of processes need Linux; set cluster.workers to 0 to run without one"
+            )
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self._guard = subprocess.Popen(
+            # Isolated and bare: it starts in no time, and imports nothing that could be missing.
+            [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(folder), *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+            start_new_session=True,  # Ctrl-C is the driver's to handle.
+        )
+        assert self._guard.stdout is not None
+        said = self._guard.stdout.readline()
+        if not said:
+            self.end()
+            raise ClusterError(f"{command[0]} cannot be run in {folder}")
+        self.pid = int(said)
+        """Of the process itself, which its guard watches."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended, by itself or otherwise."""
+        if self._guard.poll() is not None or self._guard.stdout is None or self._guard.stdout.closed:
+            return False
+        # The guard's next word, and its end, say the same.
+        return not select.select([self._guard.stdout], [], [], 0)[0]
+
+    def said(self) -> str:
+        """What it has written so far."""
+        try:
+            return (self.folder / "log").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def last_words(self) -> str:
+        """The end of that, for an error message."""
+        return "\n".join(self.said().splitlines()[-20:]) or "(it said nothing)"
+
+    def hang_up(self) -> None:
+        """Have it end, without waiting for that."""
+        if self._guard.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._guard.stdin.close()
+
+    def end(self) -> None:
+        """End it with all that it started. May be called again."""
+        self.hang_up()
+        try:
+            self._guard.wait(_END)
+        except subprocess.TimeoutExpired:
+            self._guard.kill()
+            self._guard.wait()
+        if self._guard.stdout is not None:
+            self._guard.stdout.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def start_master(folder: Path) -> tuple[Daemon, str]:
+    """A master on loopback and its address, once it takes workers."""
+    daemon = Daemon(
+        [
+            # A pipeline whose executors are killed again and again is not to be given up.
+            *_java({"spark.deploy.maxExecutorRetries": "-1", "spark.master.rest.enabled": "false"}),
+            *(
+                "org.apache.spark.deploy.master.Master",
+                "--host",
+                LOOPBACK,
+                "--port",
+                "0",
+                "--webui-port",
+                "0",
+            ),
+        ],
+        folder=folder,
+        environment=_environment(),
+    )
+    until = time.monotonic() + _START
+    # A worker that comes before the master is alive is sent away, and tries again only much later.
+    while "New state: ALIVE" not in (said := daemon.said()):
+        if not daemon.alive or time.monotonic() > until:
+            words = daemon.last_words()
+            daemon.end()
+            raise ClusterError(f"the Spark master did not start:\n{words}")
+        time.sleep(0.05)
+    address = re.search(r"Starting Spark master at (spark://\S+)", said)
+    assert address is not None
+    return daemon, address[1]
+
+
+def start_worker(folder: Path, master: str, *, cores: int, memory: str) -> Daemon:
+    """A worker on loopback; it registers with the master by itself. Its executors are in `folder`/work."""
+    return Daemon(
+        [
+            *_java({}),
+            *("org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--webui-port", "0"),
+            *("-c", str(cores), "-m", memory, "-d", str(folder / "work"), master),
+        ],
+        folder=folder,
+        environment={**_environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},
+    )
+
+
+def _java(settings: Mapping[str, str]) -> list[str]:
+    return [
+        _program(),
+        *_JAVA,
+        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        *(f"-D{key}={value}" for key, value in settings.items()),
+        *("-cp", f"{_spark_home()}/jars/*"),
+    ]
+
+
+def _environment() -> dict[str, str]:
+    return {
+        "SPARK_HOME": str(_spark_home()),
+        # PySpark's package lacks the folders from which Spark would tell it.
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+
+
+def _program() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise ClusterError("Spark needs Java: apt-get install -y openjdk-17-jre-headless, or set JAVA_HOME")
+    return found
+
+
+def _spark_home() -> Path:
+    # Found without importing PySpark, which takes a second.
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ClusterError("a cluster on this machine runs PySpark's own Spark: pip install pyspark")
+    return Path(spec.origin).parent

@@ -1,0 +1,258 @@
+"""Compute on this machine: in the driver's JVM, or by a standalone cluster of processes."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from tidegate.cluster.allocation import Allocation
+from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
+from tidegate.cluster.provider import ClusterError, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.seats import Seat, moves
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+_START = 180.0
+"""Seconds that the first executors have to register."""
+_LOOK = 0.2
+"""Seconds between two looks at the workers."""
+_PAUSE = 2.0
+"""Seconds between two starts in place of dead workers, so that one that cannot run does not keep us busy."""
+_NO_MASTER = "the Spark master of this cluster has ended; stop the pipeline and start it again. It said:"
+_EXECUTOR_LOGGING = Path(__file__).parents[1] / "engine" / "log4j2.properties"
+
+
+class InProcess:
+    """Spark in the driver's JVM: as many tasks at a time as it has slots, and no executors to add."""
+
+    def __init__(self, master: str = "local[*]") -> None:
+        self._master = master
+        self._slots: int | None = None
+
+    @property
+    def master(self) -> str:
+        return self._master
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        return {}
+
+    def attach(self, spark: SparkSession) -> None:
+        self._slots = spark.sparkContext.defaultParallelism
+
+    def fit(self, executors: int) -> int:
+        """Changes nothing; tells how many slots there are."""
+        checked_count(executors)
+        if self._slots is None:
+            raise ClusterError("attach the session first: only then it is known how many slots it has")
+        return self._slots
+
+    def executors(self) -> tuple[ExecutorLine, ...]:
+        return ()
+
+    def close(self) -> None:
+        self._slots = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+@dataclass(slots=True)
+class _Worker:
+    name: str
+    daemon: Daemon
+    leaving_since: float | None = None
+
+    def launched(self, application: str) -> frozenset[str]:
+        """The executors that it started: each has a folder by its number."""
+        try:
+            return frozenset(path.name for path in (self.daemon.folder / "work" / application).iterdir())
+        except FileNotFoundError:
+            return frozenset()
+
+
+class LocalCluster:
+    """A master and `workers` workers on loopback, each with one executor of `cores` and `memory`.
+
+    A worker that dies is replaced. All processes end, and all files go, with this object and with this
+    process, however it ends.
+    """
+
+    def __init__(self, workers: int = 2, cores: int = 1, memory: str = "1g") -> None:
+        """Returns when there is a master; `attach` waits for the executors."""
+        self._target = checked_count(workers)
+        self._cores, self._memory = cores, memory
+        self._home = Path(tempfile.mkdtemp(prefix="tidegate-cluster-"))
+        self._workers: list[_Worker] = []
+        self._count = 0
+        self._resume = 0.0
+        self._allocation: Allocation | None = None
+        self._change = threading.RLock()
+        self._closing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="cluster-keeper", daemon=True)
+        try:
+            self._daemon, self._master = start_master(self._home / "master")
+        except BaseException:
+            shutil.rmtree(self._home, ignore_errors=True)
+            raise
+        try:
+            self._tend()
+        except BaseException:
+            self.close()
+            raise
+        self._keeper.start()
+
+    @property
+    def master(self) -> str:
+        return self._master
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        return {
+            **executor_conf(self._cores, self._memory),
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={_EXECUTOR_LOGGING.as_uri()}",
+        }
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids of the master and of the workers, the oldest first."""
+        with self._change:
+            return self._daemon.pid, *(worker.daemon.pid for worker in self._workers)
+
+    def attach(self, spark: SparkSession) -> None:
+        """Returns when every worker has its executor."""
+        with self._change:
+            self._allocation = Allocation(spark)
+            self._allocation.want(self._target)
+        until = time.monotonic() + _START
+        while len(self.executors()) < self._target:
+            if time.monotonic() > until:
+                raise ClusterError(
+                    f"{len(self.executors())} of {self._target} executors came in {_START:.0f} s. The master "
+                    f"said:\n{self._daemon.last_words()}"
+                )
+            time.sleep(0.1)
+
+    def fit(self, executors: int) -> int:
+        with self._change:
+            self._check_open()
+            self._target = checked_count(executors)
+            if self._allocation is not None:
+                # First, or the master would start others in place of those that go.
+                self._allocation.want(self._target)
+            self._resume = 0.0
+            self._tend()
+            return self._target
+
+    def executors(self) -> tuple[ExecutorLine, ...]:
+        return self._allocation.executors() if self._allocation else ()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._keeper.is_alive():
+            self._keeper.join()
+        with self._change:
+            daemons = [*(worker.daemon for worker in self._workers), self._daemon]
+            self._workers, self._allocation = [], None
+        for daemon in daemons:
+            daemon.hang_up()
+        for daemon in daemons:
+            daemon.end()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise ClusterError("this cluster is closed; start another one")
+        if not self._daemon.alive:
+            raise ClusterError(f"{_NO_MASTER}\n{self._daemon.last_words()}")
+
+    def _keep(self) -> None:
+        """Replaces workers that die, and ends those that have nothing left to do."""
+        while not self._closing.wait(_LOOK):
+            if not self._daemon.alive:
+                log.error("the Spark master has ended: executors that are lost now are not replaced")
+                return
+            try:
+                with self._change:
+                    self._tend()
+            except Exception as error:
+                # Spark may be stopping just now. If it is something else, the next look sees it again.
+                log.warning("the workers could not be looked after: %s", error)
+                self._closing.wait(_PAUSE)
+
+    def _tend(self) -> None:
+        """One look at the workers, and what follows from it."""
+        todo = moves(self._target, self._seats())
+        now = time.monotonic()
+        for worker in self._workers:
+            if worker.name in todo.leave:
+                log.info("%s leaves", worker.name)
+                worker.leaving_since = now
+        if self._allocation is not None and todo.send_away:
+            self._allocation.send_away(todo.send_away)
+        for worker in [worker for worker in self._workers if worker.name in todo.end]:
+            if worker.leaving_since is None:
+                log.warning("%s has ended by itself:\n%s", worker.name, worker.daemon.last_words())
+            log.info("%s ends", worker.name)
+            self._workers.remove(worker)
+            worker.daemon.end()
+        if todo.start and now >= self._resume:
+            for _ in range(todo.start):
+                self._start_worker()
+            self._resume = now + _PAUSE
+
+    def _seats(self) -> list[Seat]:
+        none: frozenset[str] = frozenset()
+        launched, live, seen = dict.fromkeys((worker.name for worker in self._workers), none), none, none
+        goes = any(worker.leaving_since is not None for worker in self._workers)
+        # Who is there matters only when somebody goes; asking Spark several times a second costs.
+        if self._allocation is not None and (goes or len(self._workers) > self._target):
+            application = self._allocation.application
+            launched = {worker.name: worker.launched(application) for worker in self._workers}
+            live = frozenset(line.id for line in self._allocation.executors())
+            seen = self._allocation.seen()
+        now = time.monotonic()
+        return [
+            Seat(
+                name=worker.name,
+                alive=worker.daemon.alive,
+                left=None if worker.leaving_since is None else now - worker.leaving_since,
+                launched=launched[worker.name],
+                seen=launched[worker.name] & seen,
+                live=launched[worker.name] & live,
+            )
+            for worker in self._workers
+        ]
+
+    def _start_worker(self) -> None:
+        self._count += 1
+        name = f"worker-{self._count}"
+        daemon = start_worker(self._home / name, self._master, cores=self._cores, memory=self._memory)
+        log.info("%s starts, process %d", name, daemon.pid)
+        self._workers.append(_Worker(name, daemon))

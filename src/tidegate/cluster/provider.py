@@ -1,0 +1,122 @@
+"""What a pipeline needs of the machines that compute for it."""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, Self
+
+from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A lost executor is noticed in seconds, where Spark on its own would take more than a minute.
+_TUNED = {
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.network.timeout": "8s",
+    "spark.network.timeoutInterval": "1s",
+    "spark.rpc.askTimeout": "20s",
+    "spark.rpc.lookupTimeout": "20s",
+    "spark.shuffle.io.retryWait": "300ms",
+    "spark.shuffle.io.maxRetries": "2",
+    # Tasks of a batch are short: waiting for a nearer executor costs more than the way to another one.
+    "spark.locality.wait": "0s",
+    # Without it, an executor that shall go gets no tasks any more, but stays.
+    "spark.decommission.enabled": "true",
+}
+
+
+class ClusterError(TidegateError, RuntimeError):
+    """A cluster that does not start, or cannot do what is asked. Operator action: as the message says."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorLine:
+    """One executor as the driver sees it."""
+
+    id: str
+    host: str
+    cores: int
+    tasks: int
+    """That run on it now."""
+    leaving: bool
+    """It takes no new tasks and ends when it is done with those that it has."""
+
+
+class Cluster(Protocol):
+    """Where the tasks of a session run; a context manager that closes it.
+
+    Start a session on `master` with `conf`, then `attach` it. Stop the session before `close`.
+    """
+
+    @property
+    def master(self) -> str:
+        """What the session connects to."""
+        ...
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Spark settings that the session has to have."""
+        ...
+
+    def attach(self, spark: SparkSession) -> None:
+        """Take charge of the executors of this session; returns when tasks can run."""
+        ...
+
+    def fit(self, executors: int) -> int:
+        """Have about so many executors, and tell how many that is going to be.
+
+        No query is restarted, and none of them waits: new executors take tasks when they are there, those
+        that are too many take no more tasks and leave once they are done. May be called at any time, also
+        while an earlier change is under way.
+        """
+        ...
+
+    def executors(self) -> tuple[ExecutorLine, ...]:
+        """Those that live, without the driver."""
+        ...
+
+    def close(self) -> None:
+        """End what was started for this cluster. May be called again."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def executor_conf(cores: int, memory: str) -> dict[str, str]:
+    """Settings for executors of this size that come and go.
+
+    There is no upper bound of cores among them: it would shut out executors that come later.
+    """
+    return {
+        **_TUNED,
+        "spark.executor.cores": str(cores),
+        "spark.executor.memory": memory,
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(_import_path()),
+        "spark.executorEnv.PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+
+
+def checked_count(executors: int) -> int:
+    """The number, when a pipeline can run on so many executors."""
+    if executors < 1:
+        raise ClusterError(f"a pipeline cannot run on {executors} executors; ask for 1 or more")
+    return executors
+
+
+def _import_path() -> list[str]:
+    """The folders that this process imports from and that are not the interpreter's own: an executor, which
+    starts in a folder of its own, would not find them."""
+    own = {Path(place).resolve() for place in (*site.getsitepackages(), sys.prefix, sys.base_prefix)}
+    found = dict.fromkeys(Path(place).resolve() for place in (*sys.path, str(Path(__file__).parents[2])))
+    return [str(place) for place in found if place.is_dir() and not own.intersection((place, *place.parents))]
