@@ -11,7 +11,7 @@ from statistics import median
 
 from tidegate.config.settings import State as Settings
 from tidegate.control.history import Batch, History
-from tidegate.control.model import Ask, MoveLine, PlanView, Rescale, Strategy
+from tidegate.control.model import Ask, MoveLine, Phase, PlanView, Rescale, Strategy
 from tidegate.engine.outcome import Outcome
 from tidegate.errors import ControlError, TidegateError
 from tidegate.state import migration
@@ -52,6 +52,12 @@ class Rescaler:
         self._limit = interval
         self._seconds: deque[float] = deque(maxlen=20)
         self._restart: Route | None = None
+
+    @property
+    def phase(self) -> Phase | None:
+        """Of the rescale that is under way; None without one."""
+        number = self._migration.current
+        return self.history.get(number).phase if number is not None else None
 
     def plan(self, ask: Ask) -> PlanView:
         """What a rescale would do. Raises ControlError for one that makes no sense."""

@@ -365,6 +365,10 @@ class Runner:
             state_rows=outcome.state_rows,
             state_bytes=outcome.state_bytes,
             state_wire=outcome.state_wire,
+            state_nodes=len(self._nodes.route.nodes) if self._nodes else 0,
+            state_local=outcome.arrived.local,
+            state_remote=outcome.arrived.remote,
+            rescale=self._rescaler.phase if self._rescaler else None,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
         for listener in list(self._listeners):
