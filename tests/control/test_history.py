@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tidegate.control.history import STRETCH, Batch, History
-from tidegate.control.model import Ask, Latency, Moved, Rescale
+from tidegate.control.model import Ask, Latency, Moved, Phase, Rescale
 
 
-def batch(number: int, at: float, latency: float = 1.0, **more: object) -> Batch:
-    return Batch(number, at, latency, 2 * latency, **more)  # type: ignore[arg-type]
+def batch(number: int, at: float, latency: float = 1.0) -> Batch:
+    return Batch(number, at, latency, 2 * latency)
 
 
 def asked(history: History, now: float) -> Rescale:
@@ -64,8 +64,9 @@ def test_what_moved_adds_up_until_it_settles() -> None:
     asked(history, 104.5)
     history.switched(1, 5, hold=False)
     for number, left in ((5, 6), (6, 2), (7, 0)):
-        moved = {"on_demand": Moved(3, 30), "background": Moved(10, 100), "groups_left": left}
-        history.batch(batch(number, 100.0 + number, **moved))
+        history.batch(
+            Batch(number, 100.0 + number, 1.0, 2.0, Moved(3, 30), Moved(10, 100), groups_left=left)
+        )
         assert history.get(1).groups_left == left
     record = history.settled(1, now=107.0)
     assert (record.on_demand, record.background) == (Moved(9, 90), Moved(30, 300))
@@ -89,10 +90,10 @@ def test_latency_before_during_and_after() -> None:
 
 
 @pytest.mark.parametrize("phase", ["failed", "replaced"])
-def test_one_that_did_not_come_to_its_end_is_over(phase: str) -> None:
+def test_one_that_did_not_come_to_its_end_is_over(phase: Phase) -> None:
     history = steady()
     asked(history, 104.5)
-    history.ended(1, phase, "why")  # type: ignore[arg-type]
+    history.ended(1, phase, "why")
     history.batch(batch(5, 200.0))
     record = history.get(1)
     assert record.over

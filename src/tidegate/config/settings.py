@@ -132,8 +132,8 @@ class State(Section):
     ] = "hybrid"
     """How state follows a new route when a rescale does not say."""
     transfer: Annotated[Literal["auto", "peer", "log"], Expects("auto, peer or log")] = "auto"
-    """Where a new owner gets state from: the old owner, or the log. `auto` is the log when that is a folder of
-    this machine, which new owners map into memory as it is."""
+    """Where a new owner gets state from: the old owner, or the log. `auto` is the log when that is a folder
+    of this machine, which new owners map into memory as it is."""
     transfer_rate: Memory = "64m"
     """What a node brings over in the background during one batch, at most."""
 
