@@ -212,6 +212,48 @@ def test_files_that_were_read_and_dead_letters_come_along(spark: SparkSession, t
         assert letters["raw"].to_pylist() == ["broken", "broken, too"]
 
 
+def test_everything_is_on_disk_before_it_can_be_seen(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that loses its power after the rename has all of the savepoint, in whichever folder."""
+    given = tmp_path / "in"
+    given.mkdir()
+    (given / "1.json").write_text('{"word": "a"}\nbroken\n')
+    finish(words(given), tmp_path / "checkpoint")
+    dest = tmp_path / "new" / "deep" / "saved"
+    happened: list[tuple[int, int] | str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def syncing(handle: int) -> None:
+        fsync(handle)
+        happened.append(identity(os.fstat(handle)))
+
+    def renaming(path: Path, target: Path) -> Path:
+        if target == dest:
+            happened.append("seen")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", syncing)
+    monkeypatch.setattr(Path, "rename", renaming)
+    save(tmp_path / "checkpoint", dest)
+    seen = happened.index("seen")
+    before, after = set(happened[:seen]), set(happened[seen:])
+    parts = [dest, *dest.rglob("*")]
+    assert {"state", "ledger", "spark", "dead-letters"} <= {path.name for path in parts}
+    assert [path for path in parts if identity(path.stat()) not in before] == []
+    above = [tmp_path, tmp_path / "new", tmp_path / "new" / "deep"]
+    assert [path for path in above if identity(path.stat()) not in after] == []
+    # A folder is synced after the last name was made in it.
+    for path in parts:
+        if path.is_dir() and any(path.iterdir()):
+            last = max(happened.index(identity(inside.stat())) for inside in path.iterdir())
+            assert identity(path.stat()) in happened[last:seen], path
+
+
+def identity(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
+
+
 def test_runs_are_linked_and_stay_when_the_checkpoint_is_deleted(stopped: Path, tmp_path: Path) -> None:
     checkpoint = shutil.copytree(stopped, tmp_path / "checkpoint")
     save(checkpoint, tmp_path / "saved")

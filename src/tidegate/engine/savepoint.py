@@ -42,11 +42,14 @@ def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, se
     if os.path.lexists(target):
         raise CheckpointError(f"{target} is there already; a savepoint needs a folder of its own")
     draft = target.parent / f".{target.name}.{uuid4().hex}"
+    missing = [parent for parent in target.parents if not parent.exists()]
     try:
         draft.mkdir(parents=True)
         entry = _copied(folder, draft, log, settle)
+        _sync_below(draft)
         draft.rename(target)
-        _sync(target.parent)
+        for made in (target, *missing):
+            _sync(made.parent)
     except OSError as error:
         raise CheckpointError(f"the savepoint {target} cannot be written: {error}") from error
     finally:
@@ -104,7 +107,6 @@ def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> Non
                 _bring_run(storage, ref.name, target)
     for name in there - {ref.name for ref in manifest.runs}:
         target.delete(name)
-    _sync(target.folder)
     for ref in manifest.runs:
         check_run(target, ref)
 
@@ -168,8 +170,17 @@ def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
                 shutil.copyfile(path, copy)
 
 
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_below(folder: Path) -> None:
+    """Have all files and folders on disk, this one last; a file that is a link, too: whoever wrote it, Spark
+    for one, may not have waited for the disk."""
+    for below, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _sync(Path(below, name))
+        _sync(Path(below))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -213,6 +213,16 @@ class Hold:
                     self.view = replace(self.view, loading=None)
         return self.view.open - frozenset().union(*origins.values())
 
+    def widened(self, origins: Mapping[str, Groups]) -> bool:
+        """Have further groups come; not if there was one of them here before."""
+        with self._lock:
+            more = {group: address for address, groups in origins.items() for group in groups}
+            if more.keys() & self._addresses.keys():
+                return False
+            self._addresses.update(more)
+            self.view = replace(self.view, open=self.view.open | more.keys())
+            return True
+
     def warm(self, groups: NDArray[np.int64]) -> None:
         """Keys of these groups are asked for."""
         with self._lock:

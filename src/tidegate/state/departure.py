@@ -28,8 +28,12 @@ class Departures:
 
     def find(self, batch_id: int, groups: Groups) -> Snapshot | None:
         """The state of these groups after a batch, if it is kept."""
-        found = self._frozen.get(batch_id)
+        found = self.after(batch_id)
         return found if found is not None and groups <= found.groups else None
+
+    def after(self, batch_id: int) -> Snapshot | None:
+        """All that is kept of the state after a batch."""
+        return self._frozen.get(batch_id)
 
     def release(self, groups: Groups) -> None:
         """Forget these groups, of whichever batch."""

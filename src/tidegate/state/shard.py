@@ -133,9 +133,15 @@ class Shard:
             self._pending = None
             before = self._now
             there = _alike(before.manifest, base, before.groups & groups)
-            arrivals = restricted(before.arrivals, groups) if there else ()
+            held = before.groups & groups if there else frozenset()
+            arrivals = restricted(before.arrivals, held)
+            back = self._departures.after(base.batch_id)
+            if back is not None and _alike(back.manifest, base, back.groups & (groups - held)):
+                # A change of owners was taken back; what was under way then is so again.
+                arrivals = (*arrivals, *restricted(back.arrivals, groups - held))
+                held |= back.groups & groups
             if origins:
-                arrivals = self._arriving(base, origins, arrivals, before.groups if there else frozenset())
+                arrivals = self._arriving(base, origins, arrivals, held)
             if there and before.groups - groups:
                 self._departures.freeze(before.restricted(before.groups - groups))
             self._departures.rewind(base.batch_id)
@@ -162,6 +168,10 @@ class Shard:
         fresh = {address: groups for address, groups in fresh.items() if groups}
         if not fresh:
             return under_way
+        for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
+            if arrival.batch_id == base.batch_id and arrival.hold.widened(fresh):
+                wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
+                return (*under_way[:place], wider, *under_way[place + 1 :])
         keep = not (self._log.durable and self._log.mapped)
         hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
         return (*under_way, Arrival(hold, hold.view.open))
