@@ -64,9 +64,7 @@ def test_what_moved_adds_up_until_it_settles() -> None:
     asked(history, 104.5)
     history.switched(1, 5, hold=False)
     for number, left in ((5, 6), (6, 2), (7, 0)):
-        history.batch(
-            Batch(number, 100.0 + number, 1.0, 2.0, Moved(3, 30), Moved(10, 100), groups_left=left)
-        )
+        history.batch(Batch(number, 100.0 + number, 1.0, 2.0, Moved(3, 30), Moved(10, 100), groups_left=left))
         assert history.get(1).groups_left == left
     record = history.settled(1, now=107.0)
     assert (record.on_demand, record.background) == (Moved(9, 90), Moved(30, 300))

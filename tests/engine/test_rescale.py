@@ -15,7 +15,7 @@ import pytest
 
 import tidegate as tg
 from tests.engine.conftest import Run
-from tests.engine.test_keyed import latest, read, rows_of, sensors, windows
+from tests.engine.readings import latest, read, rows_of, sensors, windows
 from tidegate.control.client import ControlClient
 from tidegate.control.model import Ask, Rescale, Strategy
 from tidegate.errors import ControlError

@@ -139,9 +139,7 @@ class Machine(RuleBasedStateMachine):
                 for table in TABLES
             }
             runs.append(self.shard(name).prepare(self.base.batch_id + 1, "1.1", rows, watermark).runs)
-        manifest = replace(
-            self.base, batch_id=self.base.batch_id + 1, closed=watermark, runs=together(runs)
-        )
+        manifest = replace(self.base, batch_id=self.base.batch_id + 1, closed=watermark, runs=together(runs))
         return Manifest.from_json(manifest.to_json())
 
     @rule(writes=batches(), ahead=st.none() | st.integers(0, 8), heard=st.booleans(), budget=budgets)

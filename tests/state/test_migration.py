@@ -10,6 +10,7 @@ from tidegate.state.migration import (
     Asked,
     Boundary,
     Committed,
+    Event,
     GiveUp,
     Migration,
     NotStarted,
@@ -132,7 +133,9 @@ def test_before_the_switch_no_other_is_taken() -> None:
     assert migration.handle(Boundary()) == [Switch(1, route(4, 2), hold=False)]
 
 
-@pytest.mark.parametrize(("first", "second"), [("hybrid", "restart"), ("eager", "hybrid"), ("eager", "eager")])
+@pytest.mark.parametrize(
+    ("first", "second"), [("hybrid", "restart"), ("eager", "hybrid"), ("eager", "eager")]
+)
 def test_strategies_that_exclude_each_other(first: Strategy, second: Strategy) -> None:
     migration = moving(first)
     with pytest.raises(ControlError, match="still moving state"):
@@ -142,7 +145,7 @@ def test_strategies_that_exclude_each_other(first: Strategy, second: Strategy) -
 
 
 @pytest.mark.parametrize("late", [Started(), NotStarted("x"), Restarted(), Boundary()])
-def test_what_comes_twice_or_too_late_changes_nothing(late: Started | NotStarted | Restarted | Boundary) -> None:
+def test_what_comes_twice_or_too_late_changes_nothing(late: Event) -> None:
     migration = moving()
     assert migration.handle(late) == []
     assert migration.handle(Committed(0)) == [Settle(1, 4)]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tidegate.engine.progress import Listener
 
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which of its pipelines.")
@@ -83,7 +86,9 @@ def run(
         view.for_mode(effective.view.mode, effective.view.every) as shown,
         schedule.Schedule(appointments, checkpoint_folder) as planned,
     ):
-        listeners = [shown, planned, *([picture] if picture else [])]
+        listeners: list[Listener] = [shown, planned]
+        if picture is not None:
+            listeners.append(picture)
         summary = pipeline.run(config=effective, listeners=listeners, duration=limit, until_done=until_done)
     shown.summarise(summary)
     if picture is not None and (drawn := picture.draw()) is not None and not json:

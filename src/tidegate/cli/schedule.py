@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -44,15 +44,19 @@ def parse(text: str) -> Appointment:
     strategy = next((known for known in STRATEGIES if known == found.get("strategy")), None)
     if "strategy" in found and strategy is None:
         raise ConfigError(f"{found['strategy']!r} is no strategy; there are: {', '.join(STRATEGIES)}")
-    numbers = {}
-    for name in ("nodes", "parallelism"):
-        if name in found:
-            if not found[name].isdigit() or int(found[name]) < 1:
-                raise ConfigError(
-                    f"{name}={found[name]} makes no sense; a whole number, 1 or more, is needed"
-                )
-            numbers[name] = int(found[name])
-    return Appointment(seconds(when), Ask(**numbers, strategy=strategy))
+    return Appointment(
+        seconds(when),
+        Ask(nodes=_number("nodes", found), parallelism=_number("parallelism", found), strategy=strategy),
+    )
+
+
+def _number(name: str, found: Mapping[str, str]) -> int | None:
+    text = found.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name}={text} makes no sense; at least 1 is needed")
+    return int(text)
 
 
 class Schedule:
