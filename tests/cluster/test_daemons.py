@@ -10,28 +10,28 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.kit import alive, await_that, family
+from tests.cluster.kit import Process, alive, await_that, family
 from tidegate.cluster import ClusterError
 from tidegate.cluster.daemons import Daemon
 
 # One that stays below its parent, one that leaves its session, and one whose parent has gone.
-BREED = ["sh", "-c", "sleep 1000 & setsid sleep 1000 & (sleep 1000 &) ; echo here; wait"]
+BREED = ["sh", "-c", "echo here; sleep 1000 & setsid sleep 1000 & (sleep 1000 &) ; wait"]
 SLEEPERS = 3
 
 
-def _sleepers(pid: int) -> int:
-    return sum("sleep 1000" in one.command and not one.command.startswith("sh") for one in family(pid))
+def _sleepers(owner: int) -> list[Process]:
+    return [one for one in family(owner) if one.command.startswith("sleep 1000")]
 
 
-def _bred(owner: int) -> None:
-    await_that(lambda: _sleepers(owner) >= SLEEPERS, "the processes are there")
+def _bred(owner: int) -> list[Process]:
+    """All that came of it, once they are all there."""
+    await_that(lambda: len(_sleepers(owner)) == SLEEPERS, "the processes are there")
+    return _sleepers(owner)
 
 
 def test_a_daemon_ends_with_all_that_came_of_it(tmp_path: Path) -> None:
     daemon = Daemon(BREED, folder=tmp_path / "home" / "one", environment={})
-    _bred(os.getpid())
-    processes = [one for one in family(os.getpid()) if "sleep 1000" in one.command]
-    assert daemon.pid in {one.pid for one in processes}
+    processes = _bred(os.getpid())
     told = [daemon.alive]
     daemon.end()
     daemon.end()
@@ -44,8 +44,7 @@ def test_a_daemon_ends_with_all_that_came_of_it(tmp_path: Path) -> None:
 def test_a_daemon_that_is_killed_leaves_its_last_words_and_nothing_else(tmp_path: Path) -> None:
     daemon = Daemon(BREED, folder=tmp_path / "home" / "one", environment={})
     try:
-        _bred(os.getpid())
-        processes = [one for one in family(daemon.pid) if "sleep 1000" in one.command]
+        processes = _bred(os.getpid())
         os.kill(daemon.pid, signal.SIGKILL)
         await_that(lambda: not daemon.alive, "it is seen to be dead")
         assert alive(processes) == []
@@ -62,8 +61,7 @@ def test_a_daemon_ends_with_its_owner(tmp_path: Path) -> None:
     )
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     try:
-        _bred(owner.pid)
-        processes = family(owner.pid)
+        processes = [*_bred(owner.pid), *family(owner.pid)]
     finally:
         owner.kill()
         owner.communicate()
@@ -72,6 +70,6 @@ def test_a_daemon_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="/no/such/program cannot be run"):
+    with pytest.raises(ClusterError, match=r"/no/such/program cannot be run.*No such file"):
         Daemon(["/no/such/program"], folder=tmp_path / "home" / "one", environment={})
     assert not (tmp_path / "home").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 from tests.state.shard_kit import (
     ALL,
     BUFFER,
+    COUNT,
     EMPTY,
     LEFT,
     RIGHT,
@@ -32,6 +34,7 @@ from tidegate.errors import StaleError, StateError
 from tidegate.state import run
 from tidegate.state.backends import keyed
 from tidegate.state.backends.redis import RedisStore
+from tidegate.state.keys import group_of
 from tidegate.state.manifest import Manifest
 from tidegate.state.storage import Local, Remote
 
@@ -278,6 +281,23 @@ def test_sizes_say_what_the_runs_hold(make: Make) -> None:
     assert sizes["tables"]["counts"]["rows"] == 10
     assert sizes["tables"]["events"]["rows"] == 2
     assert 0 < sizes["tables"]["counts"]["bytes"] < sizes["bytes"]
+
+
+def test_sizes_are_told_by_key_group_of_those_that_count(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SECTION_ROWS", 100)
+    driver = Driver(make())
+    base = driver.batch({"counts": rows(range(20_000)), "events": rows([5] * 500, table=BUFFER)})
+    groups = driver.shard.sizes()["groups"]
+    true = Counter(group_of(hashes([*range(20_000), *[5] * 500]).to_numpy(), COUNT).tolist())
+    assert {number: count for number, (count, _) in groups.items()} == pytest.approx(
+        {str(number): count for number, count in true.items()}, rel=0.05
+    )
+    bytes_of = driver.shard.sizes()["tables"]
+    assert sum(size for _, size in groups.values()) == pytest.approx(
+        bytes_of["counts"]["bytes"] + bytes_of["events"]["bytes"], rel=0.01
+    )
+    driver.shard.begin(base, frozenset({3, 4}))
+    assert driver.shard.sizes()["groups"] == {number: groups[number] for number in ("3", "4")}
 
 
 @pytest.mark.parametrize("backend", ["columnar", "memory"])

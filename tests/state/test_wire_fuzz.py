@@ -35,7 +35,7 @@ from tests.state.node_kit import (
     table_of,
     written,
 )
-from tidegate.errors import StateError
+from tidegate.errors import FencedError, StaleError, StateError
 from tidegate.state import wire
 from tidegate.state.client import NodeClient
 from tidegate.state.holder import Holder
@@ -142,7 +142,7 @@ def everywhere(target: Target, command: bytes, options: Any = None) -> Iterator[
     yield lambda: put(target, command, written({KEYS[0]: 1}), how)
     yield lambda: exchange(target, command, probes(KEYS), how)
     yield lambda: target.raw.do_get(flight.Ticket(command), how).read_all()
-    for name in ("begin", "prepare", "commit", "abort", "digest", "status", "x"):
+    for name in ("begin", "prepare", "commit", "abort", "release", "digest", "status", "x"):
         yield lambda name=name: list(target.raw.do_action(flight.Action(name, command), how))  # type: ignore[misc]
 
 
@@ -154,6 +154,7 @@ anything = st.recursive(
 FIELDS = (
     *("v", "op", "pipeline", "generation", "batch", "attempt", "table", "groups", "partition", "stats"),
     *("manifest", "watermark", "upto", "group", "sizes", "rows", "more"),
+    *("origins", "budget", "batch_id", "since", "first", "size"),
 )
 
 
@@ -170,6 +171,11 @@ VALID = [
     json.loads(wire.encode(command, PIPELINE))
     for command in (
         wire.Begin(OVER, EMPTY, HELD, None),
+        wire.Begin(OVER, EMPTY, HELD, None, {"127.0.0.1:1": HELD}, 1000),
+        wire.Take(TABLE.name, HELD, 0, len(KEYS)),
+        wire.Ripe(TABLE.name, HELD, 0, None, 5),
+        wire.Span(TABLE.name, HELD, 0, 0, 1000),
+        wire.Release(0, HELD),
         wire.Get(OVER, TABLE.name, len(KEYS)),
         wire.Due(OVER, TABLE.name, HELD, 5),
         wire.Scan(OVER, TABLE.name, HELD),
@@ -210,7 +216,7 @@ def test_commands_with_strange_fields_change_nothing(target: Target, form: dict[
         except flight.FlightServerError:
             continue
         answered += 1
-    assert not answered or form["op"] in ("pull", "digest", "status")
+    assert not answered or form["op"] in ("pull", "digest", "status", "take", "ripe", "span")
 
 
 @fuzz
@@ -244,12 +250,35 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
     st.builds(wire.Status, st.booleans()),
     st.builds(
         lambda ticket, groups, rows: wire.Begin(
-            ticket, replace(EMPTY, runs=(RunRef("0-a-1.run", 0, groups, rows, rows),)), groups, None
+            ticket,
+            replace(EMPTY, runs=(RunRef("0-a-1.run", 0, groups, rows, rows),)),
+            groups,
+            None,
+            {f"host-{number}:1": frozenset({number}) for number in groups},
+            rows,
         ),
         tickets,
         group_sets,
         st.integers(0, 2**40),
     ),
+    st.builds(wire.Take, st.text(min_size=1), group_sets, st.integers(-1, 2**40), st.integers(0, 2**40)),
+    st.builds(
+        wire.Ripe,
+        st.text(min_size=1),
+        group_sets,
+        st.integers(-1, 2**40),
+        st.none() | st.integers(-(2**63), 2**63 - 1),
+        st.integers(-(2**63), 2**63 - 1),
+    ),
+    st.builds(
+        wire.Span,
+        st.text(min_size=1),
+        group_sets,
+        st.integers(-1, 2**40),
+        st.integers(0, 2**64 - 1),
+        st.integers(1, 2**40),
+    ),
+    st.builds(wire.Release, st.integers(0, 2**40), group_sets),
 )
 
 
@@ -283,6 +312,16 @@ def test_a_command_arrives_as_it_was_sent(command: wire.Command) -> None:
         {"manifest": EMPTY.to_json() | {"runs": [{"name": "a.run"}]}},
         {"manifest": EMPTY.to_json() | {"extra": 1}},
         {"more": 1},
+        {"origins": []},
+        {"origins": {"127.0.0.1:1": [1]}},
+        {"origins": {"127.0.0.1:1": ""}},
+        {"origins": {"127.0.0.1:1": "8"}},
+        {"origins": {"127.0.0.1:1": "0-3", "127.0.0.1:2": "3"}},
+        {"origins": {"nowhere": "1"}},
+        {"origins": {"http://host/x:1": "1"}},
+        {"budget": -1},
+        {"budget": 0.5},
+        {"budget": None},
     ],
     ids=repr,
 )
@@ -292,6 +331,29 @@ def test_a_begin_that_makes_no_sense_is_refused(target: Target, change: dict[str
     action = flight.Action("begin", json.dumps(form | change).encode())
     with pytest.raises(flight.FlightServerError):
         list(target.raw.do_action(action, target.options()))
+
+
+def test_a_begin_that_tells_no_origins_is_one_without(target: Target) -> None:
+    form = target.form("begin", groups="0-7", watermark=None, manifest=EMPTY.to_json(), batch=1)
+    begin = decode(json.dumps(form).encode(), PIPELINE)
+    assert isinstance(begin, wire.Begin)
+    assert (begin.origins, begin.budget) == ({}, 0)
+
+
+def test_what_is_not_kept_is_not_given(target: Target) -> None:
+    for groups, batch_id in ((HELD, 5), (ALL, 0)):
+        with pytest.raises(StaleError, match="not kept here"):
+            target.node.take(TABLE.name, groups, batch_id, probes(KEYS))
+        with pytest.raises(StaleError, match="not kept here"):
+            target.node.ripe(TABLE.name, groups, batch_id, None, 5)
+        with pytest.raises(StaleError, match="not kept here"):
+            target.node.span(TABLE.name, groups, batch_id, 0, 1000)
+    with pytest.raises(StateError, match="not held here"):
+        target.node.take(TABLE.name, frozenset({group(KEYS[0])}), 0, probes(KEYS))
+    with pytest.raises(StateError, match="no state table"):
+        target.node.take("other", HELD, 0, probes(KEYS))
+    with pytest.raises(FencedError, match="has taken over"):
+        target.node.release(0, HELD)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/b", "..", ".", "", "a\0b", "x" * 300])

@@ -54,15 +54,17 @@ class Daemon:
             [sys.executable, "-I", "-S", str(Path(guard.__file__)), str(folder), *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             env={**os.environ, **environment},
             start_new_session=True,  # Ctrl-C is the driver's to handle.
         )
         assert self._guard.stdout is not None
+        assert self._guard.stderr is not None
         said = self._guard.stdout.readline()
         if not said:
+            why = self._guard.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             self.end()
-            raise ClusterError(f"{command[0]} cannot be run in {folder}")
+            raise ClusterError(f"{command[0]} cannot be run in {folder}: {why}")
         self.pid = int(said)
         """Of the process itself, which its guard watches."""
 
@@ -99,8 +101,9 @@ class Daemon:
         except subprocess.TimeoutExpired:
             self._guard.kill()
             self._guard.wait()
-        if self._guard.stdout is not None:
-            self._guard.stdout.close()
+        for stream in (self._guard.stdout, self._guard.stderr):
+            if stream is not None:
+                stream.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

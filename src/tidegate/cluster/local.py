@@ -163,7 +163,8 @@ class LocalCluster:
             return self._target
 
     def executors(self) -> tuple[ExecutorLine, ...]:
-        return self._allocation.executors() if self._allocation else ()
+        allocation = self._allocation
+        return allocation.executors() if allocation else ()
 
     def close(self) -> None:
         self._closing.set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import site
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,6 +118,7 @@ def checked_count(executors: int) -> int:
 def _import_path() -> list[str]:
     """The folders that this process imports from and that are not the interpreter's own: an executor, which
     starts in a folder of its own, would not find them."""
-    own = {Path(place).resolve() for place in (*site.getsitepackages(), sys.prefix, sys.base_prefix)}
+    library = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+    own = {Path(place).resolve() for place in (*library, *site.getsitepackages())}
     found = dict.fromkeys(Path(place).resolve() for place in (*sys.path, str(Path(__file__).parents[2])))
     return [str(place) for place in found if place.is_dir() and not own.intersection((place, *place.parents))]

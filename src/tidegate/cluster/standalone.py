@@ -68,7 +68,8 @@ class Standalone:
         return wanted
 
     def executors(self) -> tuple[ExecutorLine, ...]:
-        return self._allocation.executors() if self._allocation else ()
+        allocation = self._allocation
+        return allocation.executors() if allocation else ()
 
     def close(self) -> None:
         """Lets go of the session; the cluster stays."""

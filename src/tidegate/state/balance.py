@@ -14,7 +14,7 @@ Real: TypeAlias = NDArray[np.float64]
 
 ENOUGH = 5e-3
 """A node this close above an even share is left alone: nobody would notice the gain."""
-WORTH = 5e-4
+_WORTH = 5e-4
 """A swap that lowers the busiest node by less than this share of an even one is not worth its bytes."""
 _ROUNDING = 1e-9
 _PAIRS = 10_000
@@ -64,7 +64,7 @@ class Balance:
         self.owners = self._home.copy()
         for group, target in steps[:good]:
             self.owners[group] = target
-        self._undo()
+        self.undo()
 
     def trade(self) -> None:
         """By swaps that make no more groups move than the plan had moving."""
@@ -156,7 +156,7 @@ class Balance:
     def _others(self, busiest: int) -> Iterator[int]:
         """The nodes that a swap with the busiest could be worth it with, the idlest first."""
         for other in np.argsort(self._loads, kind="stable").tolist():
-            if (self._loads[busiest] - self._loads[other]) / 2 <= WORTH * self._even:
+            if (self._loads[busiest] - self._loads[other]) / 2 <= _WORTH * self._even:
                 return
             yield other
 
@@ -177,7 +177,7 @@ class Balance:
         lost = self._weights[groups] - self._weights[partners]
         gains = np.minimum(lost, self._loads[busiest] - self._loads[others] - lost)
         costs = self._costs(groups, others) + self._costs(partners, busiest)
-        best = self._best(gains, costs, WORTH)
+        best = self._best(gains, costs, _WORTH)
         if best is None:
             return []
         return [(int(groups[best]), int(others[best])), (int(partners[best]), busiest)]
@@ -199,7 +199,7 @@ class Balance:
             return None
         return int(good[np.argmax(gains[good] / (np.maximum(costs[good], 1) if per_byte else 1))])
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Bring home what gains nothing any more after later steps, the largest groups first."""
         loads, counts = summed(self.owners, self._weights), np.bincount(self.owners)
         most = loads.max()

@@ -199,6 +199,8 @@ class Snapshot:
 
     def pairs(self) -> list[tuple[RunRef, Sectioned]]:
         """The runs, and what stands in for some, oldest first. A run that is not read is not opened."""
+        if not self.arriving:
+            return [(ref, self.log.run(ref)) for ref in self.runs]
         seen = [(arrival.batch_id, *arrival.seen()) for arrival in self.arriving]
         found: list[tuple[RunRef, Sectioned]] = [pair for _, _, pair in seen if pair is not None]
         for ref in self.runs:

@@ -37,16 +37,14 @@ class Peers:
 
     def __init__(self, connect: Connect | None) -> None:
         self._connect = connect
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ask")  # No thread before it is used.
 
     def ask(self, requests: Sequence[tuple[str, Callable[[Origin], T]]]) -> list[T | TidegateError]:
         """The answers to requests, each to the node at an address, in their order; an error in place of an
         answer that did not come."""
-        if len(requests) == 1:
-            return [self._asked(*requests[0])]
-        if self._pool is None and requests:
-            self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ask")
-        return [] if self._pool is None else list(self._pool.map(lambda pair: self._asked(*pair), requests))
+        if len(requests) <= 1:
+            return [self._asked(*request) for request in requests]
+        return list(self._pool.map(lambda request: self._asked(*request), requests))
 
     def _asked(self, address: str, request: Callable[[Origin], T]) -> T | TidegateError:
         if self._connect is None:
@@ -57,5 +55,4 @@ class Peers:
             return error
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import ControlError
-from tidegate.state.balance import ENOUGH, WORTH, Balance, Real, Whole, summed
+from tidegate.state.balance import ENOUGH, Balance, Real, Whole, summed
 from tidegate.state.route import Route
 
 Load: TypeAlias = Sequence[float] | NDArray[np.float64]
@@ -89,7 +89,7 @@ def rebalanced(route: Route, *, load: Load, sizes: Sequence[int], limit: int | N
         return route
     nodes, before = np.unique(np.asarray(route.owners), return_inverse=True)
     owners = _balanced(before, weights, _sizes(sizes, route.groups), limit)
-    if _busiest(owners, weights) >= _busiest(before, weights) * (1 - WORTH):
+    if owners is before:
         return route
     loads = summed(owners, weights)
     seats = _seats(max(route.parallelism, len(nodes)), np.bincount(owners), loads)
@@ -207,8 +207,21 @@ def _running(weights: Real) -> list[float]:
     return [0.0, *np.cumsum(weights).tolist()]
 
 
-def _balanced(owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
-    """Owners with less load on the busiest node.
+def _balanced(before: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
+    """Owners with less load on the busiest node, such that asking again would gain nothing."""
+    owners = before
+    while True:
+        left = None if limit is None else limit - int(sizes[owners != before].sum())
+        after = _next_balance(owners, weights, sizes, left)
+        if _busiest(after, weights) >= _busiest(owners, weights) * (1 - ENOUGH):
+            return owners
+        balance = Balance(before, after, weights, sizes, limit)
+        balance.undo()
+        owners = balance.owners
+
+
+def _next_balance(owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
+    """Owners from here on.
 
     Many small steps that each are cheap for what they gain may use up the limit, or the room on other nodes,
     before a large one that gains more: so that one is also tried first. The way with fewer bytes is taken,

@@ -54,6 +54,24 @@ class _Share:
         return inside(self.view.open, self.view.count)[groups]
 
 
+class _Request:
+    """Keys to ask one origin for, as of one batch."""
+
+    def __init__(self, table: StateTable) -> None:
+        self.table = table
+        self.arrivals: list[Arrival] = []
+        self.groups: Groups = frozenset()
+        self.keys = table.probes.empty_table()
+
+    def add(self, arrival: Arrival, groups: Groups, keys: pa.Table) -> None:
+        self.arrivals.append(arrival)
+        self.groups |= groups
+        self.keys = pa.concat_tables([self.keys, keys]).combine_chunks()
+
+    def send(self, origin: Origin) -> pa.Table:
+        return origin.take(self.table.name, self.groups, self.arrivals[0].batch_id, self.keys)
+
+
 class Through(Backend):
     """A backend, and in front of it what is still with other nodes.
 
@@ -203,21 +221,23 @@ class Through(Backend):
         origin, unless one fails."""
         remote = 0
         while True:
-            wanted = [(share.arrival, *part) for share in shares for part in _missing(snapshot, table, share)]
-            if not wanted:
+            requests: dict[tuple[str, int], _Request] = {}
+            for share in shares:
+                for address, groups, keys in _missing(snapshot, table, share):
+                    request = requests.setdefault((address, share.arrival.batch_id), _Request(table))
+                    request.add(share.arrival, groups, keys)
+            if not requests:
                 return remote
-            requests = [
-                (address, _taking(table, groups, arrival.batch_id, keys))
-                for arrival, address, groups, keys in wanted
-            ]
-            answers = self._peers.ask(requests)
-            for (arrival, address, _, keys), answer in zip(wanted, answers, strict=True):
-                remote += keys.num_rows
+            answers = self._peers.ask([(address, each.send) for (address, _), each in requests.items()])
+            for ((address, _), request), answer in zip(requests.items(), answers, strict=True):
+                remote += request.keys.num_rows
                 if isinstance(answer, TidegateError):
-                    self._give_up(snapshot, arrival, address, answer)
+                    for arrival in request.arrivals:
+                        self._give_up(snapshot, arrival, address, answer)
                     continue
                 rows = _checked(answer, table.schema.append(pa.field(PROBE, pa.int64(), False)), address)
-                arrival.hold.learn(table, keys, rows)
+                for arrival in request.arrivals:  # Each takes note of what is of its own groups.
+                    arrival.hold.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)
 
     def _ripe(
@@ -307,10 +327,6 @@ def _missing(snapshot: Snapshot, table: StateTable, share: _Share) -> Iterator[t
     groups = group_of(hash_column(keys[HASH]), snapshot.count)
     for address, mine in hold.origins(frozenset(np.unique(groups).tolist())).items():
         yield address, mine, keys.filter(pa.array(inside(mine, snapshot.count)[groups]))
-
-
-def _taking(table: StateTable, groups: Groups, batch_id: int, keys: pa.Table) -> Callable[[Origin], pa.Table]:
-    return lambda origin: origin.take(table.name, groups, batch_id, keys)
 
 
 def _partial(asking: Callable[[Origin, Groups, int], T], arrival: Arrival) -> Callable[[Origin], T]:
