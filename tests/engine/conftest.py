@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import pytest
 
 import tidegate as tg
 from tidegate import config
+from tidegate.engine.progress import Listener
 from tidegate.engine.summary import Summary
 
 if TYPE_CHECKING:
@@ -22,7 +23,9 @@ Run = Callable[..., tuple[Summary, list[tg.BatchProgress]]]
 def run(spark: SparkSession, tmp_path: Path) -> Run:
     """Run a pipeline until it is done, with a short interval and its checkpoint in `tmp_path`."""
 
-    def go(pipeline: tg.Pipeline, **overrides: Any) -> tuple[Summary, list[tg.BatchProgress]]:
+    def go(
+        pipeline: tg.Pipeline, *, listeners: Sequence[Listener] = (), **overrides: Any
+    ) -> tuple[Summary, list[tg.BatchProgress]]:
         settings = {
             "engine.interval": "100 ms",
             "engine.checkpoint": str(tmp_path / "checkpoint"),
@@ -32,7 +35,7 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
         }
         told: list[tg.BatchProgress] = []
         effective = config.load(code=pipeline.config, environ={}, overrides=settings)
-        summary = pipeline.run(config=effective, listeners=[told.append], until_done=True)
+        summary = pipeline.run(config=effective, listeners=[told.append, *listeners], until_done=True)
         return summary, told
 
     return go

@@ -7,7 +7,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,35 +17,11 @@ import pytest
 
 import tidegate as tg
 from tests.engine.conftest import Run
+from tests.engine.readings import START, latest, read, rows_of, sensors, windows
 from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 
 pytestmark = pytest.mark.spark
-
-START = datetime(2024, 1, 1, tzinfo=UTC)
-
-
-def sensors(rows: int, *, sensors: int = 50, seed: int = 1) -> tg.sources.Sensors:
-    return tg.sources.Sensors(
-        sensors=sensors, rate=tg.sources.Constant(100), rows=rows, start=START.isoformat(), seed=seed
-    )
-
-
-def rows_of(source: tg.sources.Sensors, count: int) -> list[dict[str, Any]]:
-    first = source.first_micros
-    assert first is not None
-    rows: list[dict[str, Any]] = source.batch(0, count, start=first).to_pylist()
-    return rows
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = tg.read(path).to_pylist()
-    return rows
-
-
-def latest(rows: list[dict[str, Any]], key: str) -> dict[Any, dict[str, Any]]:
-    """Of rows that replace one another, the last of each key; files are read in the order of batches."""
-    return {row[key]: row for row in rows}
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 3])
@@ -74,14 +50,6 @@ def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
     found = latest(read(tmp_path / "out"), "id")
     wanted = Counter(row["id"] for row in rows_of(sensors(5000), 5000))
     assert {key: row["n"] for key, row in found.items()} == wanted
-
-
-def windows(rows: list[dict[str, Any]], size: float) -> dict[tuple[int, datetime], int]:
-    found: Counter[tuple[int, datetime]] = Counter()
-    for row in rows:
-        passed = (row["timestamp"] - START).total_seconds()
-        found[row["id"], START + timedelta(seconds=passed // size * size)] += 1
-    return found
 
 
 def test_windows_leave_once_when_the_watermark_has_passed(run: Run, tmp_path: Path) -> None:

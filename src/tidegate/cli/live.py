@@ -145,6 +145,8 @@ class LiveView(View):
 
     def _facts(self, last: BatchProgress) -> Text:
         facts = [f"parallelism {last.parallelism}"]
+        if last.state_nodes:
+            facts.append(f"nodes {last.state_nodes}" + (f" ({last.rescale})" if last.rescale else ""))
         if last.limit is not None:
             facts.append(f"limit {count(last.limit)} rows")
         if last.watermark is not None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from tidegate.engine.progress import Listener
 
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which of its pipelines.")
@@ -39,6 +42,17 @@ def run(
     until_done: Annotated[
         bool, typer.Option("--until-done", help="Stop when the sources have nothing more to give.")
     ] = False,
+    at: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--at",
+            metavar="WHEN:WHAT",
+            help="Rescale then, like '20 s: nodes=4'; may be repeated.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw rows, latency and nodes over time.")
+    ] = None,
 ) -> None:
     """Run a pipeline until Ctrl-C.
 
@@ -47,7 +61,8 @@ def run(
     if json and quiet:
         raise typer.BadParameter("--json and --quiet contradict each other")
     from tidegate import config
-    from tidegate.cli import view
+    from tidegate.cli import schedule, view
+    from tidegate.cli.plot import Plot
     from tidegate.pipeline import loading
     from tidegate.pipeline.duration import seconds
 
@@ -61,9 +76,20 @@ def run(
     }
     overrides.update({key: value for key, value in flags.items() if value is not None})
     limit = seconds(duration) if duration is not None else None
+    appointments = [schedule.parse(text) for text in at or ()]
+    picture = Plot(plot) if plot is not None else None
 
     pipeline = loading.load(file)
     effective = config.load(code=pipeline.config, file=config_file, overrides=overrides)
-    with view.for_mode(effective.view.mode, effective.view.every) as shown:
-        summary = pipeline.run(config=effective, listeners=[shown], duration=limit, until_done=until_done)
+    checkpoint_folder = Path(effective.engine.checkpoint.format(pipeline=pipeline.name))
+    with (
+        view.for_mode(effective.view.mode, effective.view.every) as shown,
+        schedule.Schedule(appointments, checkpoint_folder) as planned,
+    ):
+        listeners: list[Listener] = [shown, planned]
+        if picture is not None:
+            listeners.append(picture)
+        summary = pipeline.run(config=effective, listeners=listeners, duration=limit, until_done=until_done)
     shown.summarise(summary)
+    if picture is not None and (drawn := picture.draw()) is not None and not json:
+        typer.echo(f"picture: {drawn}")

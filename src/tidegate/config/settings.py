@@ -127,6 +127,23 @@ class State(Section):
     """A node that does not answer for so long is replaced."""
     redis: Annotated[str, Field(min_length=1), Expects("a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
+    strategy: Annotated[
+        Literal["restart", "eager", "lazy", "hybrid"], Expects("restart, eager, lazy or hybrid")
+    ] = "hybrid"
+    """How state follows a new route when a rescale does not say."""
+    transfer: Annotated[Literal["auto", "peer", "log"], Expects("auto, peer or log")] = "auto"
+    """Where a new owner gets state from: the old owner, or the log. `auto` is the log when that is a folder
+    of this machine, which new owners map into memory as it is."""
+    transfer_rate: Memory = "64m"
+    """What a node brings over in the background during one batch, at most."""
+
+
+class Control(Section):
+    """How a running pipeline is steered from outside."""
+
+    enabled: Switch = True
+    bind: Annotated[str, Field(min_length=1), Expects("an address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535), Expects("a port, or 0 for any that is free")] = 0
 
 
 class DeadLetters(Section):
@@ -167,6 +184,7 @@ class Config(BaseModel):
     engine: Engine = Engine()
     admission: Admission = Admission()
     state: State = State()
+    control: Control = Control()
     dead_letters: DeadLetters = DeadLetters()
     spark: Spark = Spark()
     view: View = View()
@@ -223,6 +241,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "engine": Engine,
     "admission": Admission,
     "state": State,
+    "control": Control,
     "dead_letters": DeadLetters,
     "spark": Spark,
     "view": View,

@@ -31,7 +31,7 @@ from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 from tidegate.sources.source import Seen
 from tidegate.state.manifest import Manifest
-from tidegate.state.nodes import Kept, Nodes
+from tidegate.state.nodes import Arrived, Kept, Nodes
 from tidegate.state.standing import Ticket
 from tidegate.testing import faults
 
@@ -58,6 +58,9 @@ class Batches:
     as long."""
     limit: Callable[[], int | None]
     """The limit in force, for the ledger: a restart begins with it."""
+    configured: tuple[int, int]
+    """State nodes and parallelism of the configuration, for the ledger: a restart with the same ones keeps
+    the route."""
     _number: int = field(default=0, init=False)
 
     def run(self, rows: DataFrame, batch_id: int, query: RunningQuery) -> Outcome | None:
@@ -73,6 +76,11 @@ class Batches:
             return None
         self.garbage.collect(batch.manifest)
         return batch.outcome()
+
+    def is_committed(self, batch_id: int) -> bool:
+        """Whether the batch is in the ledger: Spark is replaying it."""
+        last = self.ledger.last
+        return last is not None and batch_id <= last.batch_id
 
     @property
     def time(self) -> Time:
@@ -181,6 +189,7 @@ class _Batch:
             state_rows=kept.rows if kept else 0,
             state_bytes=kept.bytes if kept else 0,
             state_wire=kept.wire if kept else 0,
+            arrived=kept.arrived if kept else Arrived(),
         )
 
     def _do(self, instruction: Instruction) -> Event:
@@ -259,7 +268,7 @@ class _Batch:
                 limit=of.limit(),
                 watermark=self._time.watermark,
                 state=self._state(),
-                route=nodes.route.to_json() if nodes else None,
+                route={**nodes.route.to_json(), "configured": of.configured} if nodes else None,
             )
         )
         of.watermark = advanced

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tidegate.sources.source import Seen
+from tidegate.state.nodes import Arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Outcome:
     state_rows: int = 0
     state_bytes: int = 0
     state_wire: int = 0
+    arrived: Arrived = field(default_factory=Arrived)
 
     @property
     def rows_in(self) -> Mapping[str, int]:

@@ -52,6 +52,14 @@ class BatchProgress:
     """What the durable log grew by."""
     state_wire: int = 0
     """Bytes of keys and rows that went between tasks and state nodes."""
+    state_nodes: int = 0
+    """State nodes that own key groups."""
+    state_local: int = 0
+    """Keys looked up that their node had."""
+    state_remote: int = 0
+    """Keys looked up that their node had to ask the old owner for: state is on the move."""
+    rescale: str | None = None
+    """The phase of the rescale under way; None without one."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values; moments in ISO 8601."""

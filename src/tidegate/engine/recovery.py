@@ -13,7 +13,9 @@ from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.state.evolution import check_meaning, evolved
 from tidegate.state.manifest import Manifest
 from tidegate.state.nodes import Nodes
-from tidegate.state.storage import open_storage
+from tidegate.state.route import Route
+from tidegate.state.spread import respread
+from tidegate.state.storage import Storage, open_storage
 
 
 def key_groups(last: Entry | None, config: Config) -> int:
@@ -64,7 +66,8 @@ def start(
     if found is None:
         return None, Garbage(ledger, None, config.state.retention)
     log = checkpoint.open_log(folder, config.state.log)
-    garbage = Garbage(ledger, open_storage(log.place), config.state.retention)
+    storage = open_storage(log.place)
+    garbage = Garbage(ledger, storage, config.state.retention)
     garbage.recover()
     nodes = Nodes(
         config.state,
@@ -73,7 +76,26 @@ def start(
         prefix=f"tidegate:{pipeline}:{log.id}",
         folder=folder,
         base=found,
-        parallelism=parallelism,
+        route=route(ledger.last, found.groups, nodes=config.state.nodes, parallelism=parallelism),
         generation=ledger.generation,
+        peers=_by_peers(config, storage),
     )
     return nodes, garbage
+
+
+def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
+    """The route to go on with: that of the last batch, since a rescale outlives a restart; spread anew when
+    the configuration asks for another size than it did in the run before."""
+    form = last.route if last else None
+    if form is None:
+        return Route.even(groups, nodes=nodes, partitions=parallelism)
+    known = Route.from_json(form)
+    if form.get("configured") in (None, [nodes, parallelism]):
+        return known
+    return respread(known, nodes=min(nodes, groups), partitions=parallelism)
+
+
+def _by_peers(config: Config, storage: Storage) -> bool:
+    if config.state.transfer == "auto":
+        return not config.state.durable or not storage.mapped
+    return config.state.transfer == "peer"

@@ -9,21 +9,24 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.config import Config
+from tidegate.control.server import ControlServer
 from tidegate.engine import checkpoint as checkpoints
 from tidegate.engine import recovery, session, signals
 from tidegate.engine.admission import Admission
 from tidegate.engine.batch import Batches, identity
+from tidegate.engine.controls import RunControls
 from tidegate.engine.intake import Intake
 from tidegate.engine.outcome import Outcome
 from tidegate.engine.progress import BatchProgress, Listener
 from tidegate.engine.query import RunningQuery
 from tidegate.engine.reason import reason
+from tidegate.engine.rescaler import Rescaler, RestartRequestedError
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
 from tidegate.engine.watcher import Watcher
@@ -35,9 +38,6 @@ from tidegate.pipeline.plan import Plan
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import SinkWriter
 from tidegate.testing import faults
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -60,6 +60,12 @@ def run(
         spark = stack.enter_context(_session(plan, config))
         runner = Runner(plan, config, folder, spark, listeners, until_done=until_done)
         stack.callback(runner.close)
+        if config.control.enabled:
+            stack.enter_context(
+                ControlServer(
+                    runner.controls, checkpoint=folder, bind=config.control.bind, port=config.control.port
+                )
+            )
         stack.enter_context(signals.calling(lambda: runner.stop("signal")))
         return runner.run(duration)
 
@@ -119,6 +125,19 @@ class Runner:
         self._nodes, garbage = recovery.start(
             folder, ledger, self._translation, config, pipeline=plan.name, parallelism=self._parallelism
         )
+        self._rescaler = self._opened_rescaler(config)
+        self.controls = RunControls(
+            plan.name,
+            checkpoint=folder,
+            log=config.state.log,
+            interval=self._interval,
+            parallelism=self._parallelism,
+            nodes=self._nodes,
+            rescaler=self._rescaler,
+            steps=tuple(step.name for step in self._translation.operators),
+            stop=lambda: self.stop("signal"),
+        )
+        self._listeners.append(self.controls)
         self._batches = Batches(
             spark=spark,
             translation=self._translation,
@@ -135,6 +154,7 @@ class Runner:
             tries=config.engine.tries,
             retry_wait=seconds(config.engine.retry_wait),
             limit=lambda: self._intake.limit,
+            configured=(config.state.nodes, self._parallelism),
         )
         self._query: RunningQuery | None = None
         self._began: float | None = None
@@ -146,6 +166,17 @@ class Runner:
         self._outcomes: dict[int, Outcome] = {}
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
+
+    def _opened_rescaler(self, config: Config) -> Rescaler | None:
+        if self._nodes is None:
+            return None
+        return Rescaler(
+            self._nodes,
+            config.state,
+            interval=self._interval,
+            parallelism=self._parallelism,
+            steps=[step.name for step in self._translation.operators],
+        )
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
@@ -188,6 +219,9 @@ class Runner:
         error = query.exception()
         if error is None or self._failure is not None or self._stopping.is_set():
             return False
+        if self._rescaler is not None and self._rescaler.restarted():
+            self._await_reports()
+            return True
         self._check_replaced(error)
         last = self._batches.ledger.last
         committed = last.batch_id if last else -1
@@ -228,12 +262,19 @@ class Runner:
                 # Its cut is in Spark's log: the next run takes it up again.
                 raise _StopRequestedError
             try:
+                if self._rescaler is not None and not self._batches.is_committed(batch_id):
+                    self._rescaler.boundary(batch_id)
+                started = time.perf_counter()
                 outcome = self._batches.run(rows, batch_id, self._query)
+            except RestartRequestedError:
+                raise
             except Exception as error:
                 self._failure = error
                 raise
             if outcome is not None:
                 self._outcomes[batch_id] = outcome
+                if self._rescaler is not None:
+                    self._rescaler.committed(outcome, time.perf_counter() - started)
 
     def _begin(self) -> None:
         """The clock of a run starts with its first trigger: what comes before is Spark's start."""
@@ -317,13 +358,17 @@ class Runner:
             latency_p50=outcome.latency_p50,
             latency_p99=outcome.latency_p99,
             watermark=_moment(outcome.watermark),
-            parallelism=self._parallelism,
+            parallelism=self._nodes.route.parallelism if self._nodes else self._parallelism,
             tries=outcome.tries,
             sinks=outcome.rows_out,
             late=outcome.late,
             state_rows=outcome.state_rows,
             state_bytes=outcome.state_bytes,
             state_wire=outcome.state_wire,
+            state_nodes=len(self._nodes.route.nodes) if self._nodes else 0,
+            state_local=outcome.arrived.local,
+            state_remote=outcome.arrived.remote,
+            rescale=self._rescaler.phase if self._rescaler else None,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
         for listener in list(self._listeners):

@@ -236,7 +236,9 @@ class Holder:
         every run."""
         standing, groups = self._standing, self._holding.groups
         figures = self._staging.bytes, self._turns.busy(), self._shard.sizes() if sizes else {}
-        return NodeStatus(self._name, standing.ticket, standing.phase, groups, *figures)
+        return NodeStatus(
+            self._name, standing.ticket, standing.phase, groups, *figures, self._shard.groups_left
+        )
 
     def close(self) -> None:
         self._closing = True

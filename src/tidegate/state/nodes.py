@@ -4,22 +4,51 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tidegate.config.settings import State as Settings
-from tidegate.errors import TidegateError
+from tidegate.control.model import Moved
+from tidegate.errors import NodeError, TidegateError
 from tidegate.operators.operator import Time
 from tidegate.pipeline.duration import seconds
 from tidegate.state.client import NodeClient, PrepareAnswer, client_for
-from tidegate.state.local import LocalNodes
+from tidegate.state.keys import Groups
+from tidegate.state.local import LocalNodes, NodeHandle
 from tidegate.state.manifest import Manifest, together
 from tidegate.state.route import Route
+from tidegate.state.spread import moves
 from tidegate.state.standing import Part, Ticket
 from tidegate.state.view import Assignment
 from tidegate.testing import faults
 
 _log = logging.getLogger(__name__)
+
+_WHOLE = 1 << 62
+"""Bytes: all of it."""
+_FADING = 0.8
+"""What the load of a batch weighs when the next one is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """State that came from its old owners in a batch."""
+
+    on_demand: Moved = field(default_factory=Moved)
+    background: Moved = field(default_factory=Moved)
+    groups_left: int = 0
+    """Key groups that have not wholly arrived."""
+    local: int = 0
+    """Keys looked up that the node had."""
+    remote: int = 0
+    """Keys looked up that it had to ask an old owner for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +63,18 @@ class Kept:
     """Rows of state that were written."""
     bytes: int
     """What the log grew by."""
+    arrived: Arrived = field(default_factory=Arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """What is special about the first batch on a new route."""
+
+    origins: Mapping[int, Mapping[str, Groups]] = field(default_factory=dict)
+    """New owner -> address of the old one -> groups."""
+    losing: frozenset[int] = frozenset()
+    """Nodes that own nothing any more: they have to hear of it."""
+    hold: bool = False
 
 
 class Nodes:
@@ -48,24 +89,32 @@ class Nodes:
         prefix: str,
         folder: Path,
         base: Manifest,
-        parallelism: int,
+        route: Route,
         generation: int,
+        peers: bool,
     ) -> None:
+        """`peers`: after a switch of the route, new owners get state from the old ones; else from the log."""
         self._base = base
         self._tables = base.tables
-        self.route = Route.even(base.groups, nodes=settings.nodes, partitions=parallelism)
+        self.route = route
+        self.peers = peers
+        self.budget = 0
+        """Bytes that a node may bring over in the background during the next batch."""
+        self._generation = generation
+        self._switch = _Switch()
+        self._load = np.zeros(route.groups)
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
         self._durable = settings.durable
         self._before: Ticket | None = None
         self._answers: dict[int, PrepareAnswer] = {}
         self._local = LocalNodes(
-            len(self.route.nodes),
+            max(route.nodes) + 1,
             pipeline=pipeline,
             log=log,
             scratch=folder / "nodes",
             backend=settings.backend,
-            memory=_bytes(settings.memory),
+            memory=size_of(settings.memory),
             durable=settings.durable,
             options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
             timeout=self._timeout,
@@ -81,8 +130,61 @@ class Nodes:
                 for table in self._tables
                 for partition in self.route.partitions_on(node)
             )
-            for node in self.route.nodes
+            for node in {*self.route.nodes, *self._switch.losing}
         }
+
+    @property
+    def handles(self) -> tuple[NodeHandle, ...]:
+        """The nodes by number; some may own nothing."""
+        return self._local.nodes
+
+    @property
+    def load(self) -> NDArray[np.float64]:
+        """Recent accesses to each key group, later ones counting more."""
+        return self._load
+
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """Rows and bytes of the key groups as they lie in the log; of nodes that answer."""
+        found: dict[int, tuple[int, int]] = {}
+        with ThreadPoolExecutor(max(len(self.route.nodes), 1)) as pool:
+            for sizes in pool.map(self._sizes_on, self.route.nodes):
+                found |= sizes
+        return found
+
+    def grow(self, count: int) -> None:
+        """Have at least so many nodes. The new ones own nothing yet."""
+        self._local.grow(count)
+
+    def shrink(self, count: int) -> None:
+        """Keep the first `count` nodes; the others end."""
+        self._local.shrink(count)
+
+    def switch(self, route: Route, *, hold: bool) -> None:
+        """Between two batches: the next one runs on this route. `hold` it until the state is all there."""
+        handles = self._local.nodes
+        origins: dict[int, dict[str, Groups]] = {}
+        for move in moves(self.route, route) if self.peers else ():
+            groups = origins.setdefault(move.target, {})
+            address = handles[move.source].address
+            groups[address] = groups.get(address, frozenset()) | {move.group}
+        losing = frozenset(self.route.nodes) - frozenset(route.nodes)
+        self._switch = _Switch(origins, losing, hold)
+        self.route = route
+
+    def restart(self, route: Route) -> None:
+        """Between two batches: end all nodes and start those of another route; the log has the state."""
+        self._local.close()
+        self._local.grow(max(route.nodes) + 1)
+        self.route, self._switch = route, _Switch()
+
+    def let_go(self) -> None:
+        """All state is where it belongs: nobody asks its old owners any more."""
+        every = frozenset(range(self.route.groups))
+        for node in range(len(self._local.nodes)):
+            try:
+                self._client(node).release(self._generation, every)
+            except TidegateError as error:
+                _log.warning("node %d has not heard that it may let go: %s", node, error)
 
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
@@ -100,9 +202,18 @@ class Nodes:
 
     def begin(self, node: int, ticket: Ticket, watermark: int | None) -> None:
         """Have a node stand at the batch before, whatever it is at."""
-        groups = self.route.groups_of(node)
+        groups, switch = self.route.groups_of(node), self._switch
         self._answers.pop(node, None)
-        self._client(node).begin(ticket, self._base.restricted(groups), groups, watermark)
+        self._client(node).begin(
+            ticket,
+            self._base.restricted(groups),
+            groups,
+            watermark,
+            origins=switch.origins.get(node, {}),
+            budget=_WHOLE if switch.hold else self.budget,
+        )
+        while switch.hold and self._client(node).status().groups_left:
+            time.sleep(0.01)
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[Part]:
         """Have a node make durable what was staged; what that was."""
@@ -125,11 +236,19 @@ class Nodes:
             wire=sum(answer.stats.get("wire", 0) for answer in answers),
             rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
             bytes=sum(answer.bytes for answer in answers),
+            arrived=_arrived(answers),
         )
 
     def committed(self, ticket: Ticket, manifest: Manifest) -> None:
         """The batch is in the ledger: from now on the nodes are to stand there."""
         self._base, self._before = manifest, ticket
+        self._switch = _Switch()
+        load = self._load * _FADING
+        for answer in self._answers.values():
+            for group, accesses in answer.load.items():
+                load[group] += accesses
+        self._load = load
+        self._answers = {}
 
     def commit(self, node: int, ticket: Ticket, watermark: int | None) -> None:
         """Have a node make the batch current. One that misses it is told by the next `begin`."""
@@ -149,6 +268,13 @@ class Nodes:
     def close(self) -> None:
         self._local.close()
 
+    def _sizes_on(self, node: int) -> dict[int, tuple[int, int]]:
+        try:
+            sizes = self._client(node).status(sizes=True).sizes
+        except NodeError:
+            return {}  # It is replaced when the next batch needs it.
+        return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
+
     def _client(self, node: int) -> NodeClient:
         return client_for(
             self._local.nodes[node].address,
@@ -156,6 +282,19 @@ class Nodes:
             pipeline=self._pipeline,
             timeout=self._timeout,
         )
+
+
+def _arrived(answers: Iterable[PrepareAnswer]) -> Arrived:
+    total: Counter[str] = Counter()
+    for answer in answers:
+        total.update(answer.arrived)
+    return Arrived(
+        Moved(total["demand_keys"], total["demand_bytes"]),
+        Moved(total["background_keys"], total["background_bytes"]),
+        total["groups_left"],
+        total["local"],
+        total["remote"],
+    )
 
 
 def names_of(generation: int) -> str:
@@ -169,6 +308,6 @@ def generation_of(run: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _bytes(text: str) -> int:
+def size_of(text: str) -> int:
     """A size like `512m` in bytes."""
     return int(text[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[text[-1].lower()]

@@ -245,7 +245,12 @@ class Shard:
     def arrived(self) -> dict[str, int]:
         """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
         figures = dict.fromkeys(_FIGURES, 0) | self._backend.figures()
-        return {**figures, "groups_left": len(self._now.open)}
+        return {**figures, "groups_left": self.groups_left}
+
+    @property
+    def groups_left(self) -> int:
+        """Key groups whose state has not wholly arrived."""
+        return len(self._now.open)
 
     def prepare(
         self, batch_id: int, attempt: str, writes: Mapping[str, pa.Table], watermark: int | None

@@ -222,6 +222,8 @@ class NodeStatus:
     """Seconds that the request which is longest at work, or waits for its turn, has been there."""
     sizes: Mapping[str, Any]
     """As `Shard.sizes` gives them; empty unless asked for."""
+    groups_left: int = 0
+    """Key groups whose state has not wholly arrived."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -232,13 +234,14 @@ class NodeStatus:
             "staged": self.staged,
             "busy": self.busy,
             "sizes": dict(self.sizes),
+            "groups_left": self.groups_left,
         }
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> NodeStatus:
         ticket = Ticket(form["generation"], form["batch"], form["attempt"])
         groups = parse_groups(form["groups"])
-        figures = form["staged"], form["busy"], form["sizes"]
+        figures = form["staged"], form["busy"], form["sizes"], form["groups_left"]
         return cls(form["name"], ticket, form["phase"], groups, *figures)
 
 

@@ -1,0 +1,392 @@
+"""Rescales under steady load: `python -m benchmarks.rescale [--quick] [--json] [--only TEXT] [--plot FILE]`.
+
+One run per size of state: 1 -> 2 -> 4 -> 2 nodes by each strategy, one after the other, while rows come in at
+60 % of what the machine can do. State nodes are taken to have disks of their own (`state.transfer = peer`):
+what changes its owner has to go from node to node. Beside it, Spark's own way: stop, repartition, start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import tidegate as tg
+from benchmarks.comparison import Row, tell
+from tidegate import config
+from tidegate.control.client import ControlClient
+from tidegate.control.model import Ask, Rescale, Strategy
+from tidegate.engine import session
+from tidegate.sources.keys import Keys
+
+INTERVAL = 1.0
+PAYLOAD = 1000
+"""Bytes of state per key, about."""
+LOAD = 0.6
+PATH = (2, 4, 2)
+AFTER = 6
+"""Batches between two rescales, and after the last."""
+PATIENCE = 40
+"""Batches that a rescale may take to settle before the next is asked for: a lazy one need not."""
+ORDER: tuple[Strategy, ...] = ("hybrid", "lazy", "eager", "restart")
+
+
+@dataclass
+class Tour:
+    """What happened to one pipeline on its way through some rescales."""
+
+    records: dict[Strategy, list[Rescale]] = field(default_factory=dict)
+    asked: dict[Strategy, float] = field(default_factory=dict)
+    """When the first rescale by each strategy was asked for."""
+    batches: list[tg.BatchProgress] = field(default_factory=list)
+
+    @property
+    def steady(self) -> list[tg.BatchProgress]:
+        """The last batches before the first rescale."""
+        first = min(self.asked.values())
+        return [batch for batch in self.batches if batch.finished_at.timestamp() < first][-20:]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="0.1 GB of state only, within five minutes")
+    parser.add_argument("--json", action="store_true", help="one JSON object per row")
+    parser.add_argument("--only", default="", help="just the rows whose name contains this")
+    parser.add_argument("--plot", type=Path, help="draw latency around a rescale by each strategy")
+    asked = parser.parse_args(arguments)
+    spark = session.start("benchmark", master="local[*]", driver_memory="4g", packages=set(), conf={})
+    rows: list[Row] = []
+    try:
+        for part in (_tours, _hot_set, _idle):
+            found = part(spark, quick=asked.quick, only=asked.only, plot=asked.plot)
+            rows += [row for row in found if asked.only in row.name]
+            for row in found:
+                print(f"{row.name}: {row.ratio:.3g} ({row.goal})", file=sys.stderr, flush=True)
+    finally:
+        spark.stop()
+    tell("Rescales under steady load", rows, as_json=asked.json)
+
+
+def _tours(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> list[Row]:
+    """Gaps, latency and bytes by size of state."""
+    if only and not any(only in text for text in ("gap", "latency")):
+        return []
+    rate = LOAD * _capacity()
+    sizes = [100_000_000] if quick else [100_000_000, 1_000_000_000, 4_000_000_000]
+    tours = {size: toured(size // PAYLOAD, rate, ORDER) for size in sizes}
+    if plot is not None:
+        _draw(tours[sizes[0]], plot)
+    rows = [row for size, tour in tours.items() for row in _rows(tour, size)]
+    rows += [_against_spark(spark, tour, size, rate) for size, tour in tours.items()]
+    least, most = min(sizes), max(sizes)
+    if most > least:
+        small, large = (_gap(tours[size].records["hybrid"]) for size in (least, most))
+        rows.append(_row(f"longest gap, {_named(most)} against {_named(least)}", large, small, "s", most=1.5))
+    return rows
+
+
+def _rows(tour: Tour, size: int) -> list[Row]:
+    hybrid = tour.records["hybrid"]
+    steady = _p99(tour.steady)
+    during = max(record.during.p99 or 0.0 for record in hybrid)
+    details = {
+        f"{strategy} {name}": value
+        for strategy, records in tour.records.items()
+        for name, value in (
+            ("longest gap, s", _gap(records)),
+            ("p99 during, s", max(record.during.p99 or 0.0 for record in records)),
+            ("seconds to settled", max(record.seconds_to_settled or float("nan") for record in records)),
+            ("MB on demand", sum(record.on_demand.bytes for record in records) / 1e6),
+            ("MB in the background", sum(record.background.bytes for record in records) / 1e6),
+        )
+    }
+    beyond = max(_beyond(hybrid), 1e-3)
+    name = _named(size)
+    return [
+        _row(f"longest gap in intervals, hybrid, {name}", _gap(hybrid), INTERVAL, "s", most=2, more=details),
+        _row(f"p99 latency during against steady, hybrid, {name}", during, steady, "s", most=2),
+        _row(
+            f"gap beyond steady, restart against hybrid, {name}",
+            _beyond(tour.records["restart"]),
+            beyond,
+            "s",
+            least=20,
+        ),
+    ]
+
+
+def toured(
+    keys: int,
+    rate: float,
+    strategies: Sequence[Strategy],
+    *,
+    path: Sequence[int] = PATH,
+    live: Keys | None = None,
+    each: Callable[[tg.BatchProgress], None] | None = None,
+) -> Tour:
+    """Build the state, then take the pipeline through its rescales under load."""
+    tour = Tour()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        checkpoint = Path(folder) / "c"
+
+        def hear(progress: tg.BatchProgress) -> None:
+            tour.batches.append(progress)
+            if each is not None:
+                each(progress)
+
+        guide = threading.Thread(
+            target=_guide, args=(tour, checkpoint, strategies, rate, path), daemon=True, name="guide"
+        )
+        guide.start()
+        _pipeline(keys, rate, live).run(
+            config=_config(checkpoint, {"state.nodes": 1, "admission.initial_rows": 200_000}),
+            listeners=[hear],
+        )
+        guide.join()
+    return tour
+
+
+def _guide(
+    tour: Tour, checkpoint: Path, strategies: Sequence[Strategy], rate: float, path: Sequence[int]
+) -> None:
+    def wait(batches: int) -> None:
+        until = len(tour.batches) + batches
+        while len(tour.batches) < until:
+            time.sleep(0.02)
+
+    def caught_up() -> bool:
+        latest = tour.batches[-5:]
+        return len(latest) == 5 and all((batch.lag or 0) < 1.5 * rate for batch in latest)
+
+    while not caught_up():
+        time.sleep(0.1)
+    wait(20)
+    client = ControlClient.find(checkpoint)
+    for strategy in strategies:
+        tour.asked[strategy] = time.time()
+        numbers = []
+        for nodes in path if strategy == "hybrid" else path[:1]:
+            numbers.append(client.apply(Ask(nodes=nodes, strategy=strategy)).number)
+            _settled(client, numbers[-1], tour)
+            wait(AFTER)
+        tour.records[strategy] = [client.rescale(number) for number in numbers]
+        if strategy != strategies[-1]:  # Back to where it began.
+            _settled(client, client.apply(Ask(nodes=1, strategy="hybrid")).number, tour)
+            wait(AFTER)
+    client.stop()
+
+
+def _settled(client: ControlClient, number: int, tour: Tour) -> None:
+    until = len(tour.batches) + PATIENCE
+    while not client.rescale(number).over and len(tour.batches) < until:
+        time.sleep(0.05)
+
+
+def _pipeline(keys: int, rate: float | None, live: Keys | None = None) -> tg.Pipeline:
+    p = tg.Pipeline("rescale")
+    first = p.source(tg.sources.Sensors(sensors=keys, rate=None, rows=keys))
+    then = p.source(tg.sources.Sensors(sensors=keys, rate=rate, keys=live or tg.sources.Uniform(), seed=1))
+    both = first.union(then).with_column("payload", _payload())
+    both.key_by("id").aggregate(n=tg.agg.count(), payload=tg.agg.max("payload")).sink(tg.sinks.Discard())
+    return p
+
+
+def _payload() -> str:
+    return f"repeat(cast(id as string), {PAYLOAD} div length(cast(id as string)))"
+
+
+def _config(checkpoint: Path, more: Mapping[str, object]) -> config.Config:
+    settings = {
+        "engine.interval": f"{INTERVAL} seconds",
+        "engine.checkpoint": str(checkpoint),
+        "state.transfer": "peer",
+        "state.memory": "2g",
+        "state.timeout": "60 seconds",
+        **more,
+    }
+    return config.load(environ={}, overrides=settings)
+
+
+def _capacity() -> float:
+    """Rows per second of the same pipeline when they never run out."""
+    told: list[tg.BatchProgress] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        _pipeline(100_000, None).run(
+            config=_config(Path(folder) / "c", {"state.nodes": 1}), listeners=[told.append], duration=25
+        )
+    return statistics.median(batch.rows_per_second for batch in told[-8:])
+
+
+def _against_spark(spark: SparkSession, tour: Tour, size: int, rate: float) -> Row:
+    """The pause of Spark's own way: stop, repartition the state, start."""
+    gap, steady = _sparks_gap(spark, size // PAYLOAD, rate)
+    return _row(
+        f"gap beyond steady, Spark's own way against hybrid, {_named(size)}",
+        gap - steady,
+        max(_beyond(tour.records["hybrid"]), 1e-3),
+        "s",
+        least=20,
+    )
+
+
+def _sparks_gap(spark: SparkSession, keys: int, rate: float) -> tuple[float, float]:
+    ends: list[float] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, session.lent(_SPARK):
+        sources = (
+            tg.sources.Sensors(sensors=keys, rate=None, rows=keys),
+            tg.sources.Sensors(sensors=keys, rate=rate, keys=tg.sources.Uniform(), seed=1),
+        )
+
+        def discard(frame: DataFrame, _: int) -> None:
+            frame.write.format("noop").mode("append").save()
+            ends.append(time.time())
+
+        def query() -> StreamingQuery:
+            first, then = (source.load(spark, parallelism=2, first_rows=None) for source in sources)
+            rows = first.unionByName(then).selectExpr("id", f"{_payload()} as payload")
+            return (
+                rows.groupBy("id")
+                .agg({"payload": "max", "*": "count"})
+                .writeStream.outputMode("update")
+                .foreachBatch(discard)
+                .option("checkpointLocation", folder)
+                .trigger(processingTime=f"{INTERVAL} seconds")
+                .start()
+            )
+
+        running = query()
+        while len(ends) < 12:
+            time.sleep(0.05)
+        steady = statistics.median(after - before for before, after in pairwise(ends[-6:]))
+        running.stop()
+        last = ends[-1]
+        spark._streamingCheckpointManager.repartition(folder, 4)
+        count = len(ends)
+        running = query()
+        while len(ends) == count:
+            time.sleep(0.01)
+        first_after = ends[count]
+        running.stop()
+    return first_after - last, steady
+
+
+_SPARK = {
+    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state."
+    "RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+}
+
+
+def _hot_set(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> list[Row]:
+    """Accesses that need not ask the old owner, ten batches after the switch."""
+    name = "state accesses that are local after 10 batches, 5 % hot"
+    if only not in name:
+        return []
+    shares: list[tuple[int, float]] = []
+
+    def look(progress: tg.BatchProgress) -> None:
+        total = progress.state_local + progress.state_remote
+        shares.append((progress.batch_id, progress.state_local / total if total else 1.0))
+
+    hot = tg.sources.HotSet(keys=0.05, rows=0.95)
+    tour = toured(100_000 if quick else 1_000_000, 20_000, ["hybrid"], live=hot, each=look, path=PATH[:1])
+    first = tour.records["hybrid"][0].first_batch
+    assert first is not None
+    share = next(share for number, share in shares if number == first + 10)
+    seen = {f"batch {n - first}": found for n, found in shares if 0 <= n - first <= 12}
+    return [_row(name, share, 1.0, "share", least=0.9, more=seen)]
+
+
+def _idle(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> list[Row]:
+    """Throughput with the means to rescale at hand, against without."""
+    name = "throughput, hybrid at hand against a fixed route"
+    if only not in name:
+        return []
+    ratios = []
+    for turn in range(2 if quick else 5):
+        order = (True, False) if turn % 2 else (False, True)
+        found = {enabled: _throughput(enabled=enabled) for enabled in order}
+        ratios.append(found[True] / found[False])
+    ratio = statistics.median(ratios)
+    row = _row(name, found[True], found[False], "rows/s", least=0.97)
+    return [replace(row, ratio=ratio, met=ratio >= 0.97, spread=(min(ratios), max(ratios)))]
+
+
+def _throughput(*, enabled: bool) -> float:
+    told: list[tg.BatchProgress] = []
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        _pipeline(100_000, None).run(
+            config=_config(Path(folder) / "c", {"control.enabled": enabled}),
+            listeners=[told.append],
+            duration=20,
+        )
+    return statistics.median(batch.rows_per_second for batch in told[-8:])
+
+
+def _gap(records: Sequence[Rescale]) -> float:
+    return max(record.longest_gap or 0.0 for record in records)
+
+
+def _beyond(records: Sequence[Rescale]) -> float:
+    """How much longer the longest gap is than the steady distance of outputs."""
+    return max(0.0, *((record.longest_gap or 0.0) - (record.steady_gap or 0.0) for record in records))
+
+
+def _p99(batches: Sequence[tg.BatchProgress]) -> float:
+    return max(batch.latency_p99 or 0.0 for batch in batches)
+
+
+def _named(size: int) -> str:
+    return f"{size / 1e9:g} GB"
+
+
+def _row(
+    name: str,
+    ours: float,
+    peer: float,
+    unit: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    more: Mapping[str, float] | None = None,
+) -> Row:
+    ratio = ours / peer if peer else 0.0
+    goal = f">= {least:g}" if least is not None else f"<= {most:g}"
+    met = ratio >= least if least is not None else ratio <= (most or 0.0)
+    return Row(name, ours, peer, unit, ratio, goal, met, (ratio, ratio), dict(more or {}))
+
+
+def _draw(tour: Tour, path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(8, 4.5), layout="constrained")
+    for strategy, at in tour.asked.items():
+        points = [
+            (batch.finished_at.timestamp() - at, batch.latency_p99)
+            for batch in tour.batches
+            if -10 <= batch.finished_at.timestamp() - at <= 25 and batch.latency_p99 is not None
+        ]
+        axes.plot([x for x, _ in points], [y for _, y in points], marker=".", label=strategy)
+    axes.axvline(0, color="0.6", linewidth=1)
+    axes.set(xlabel="seconds since the rescale was asked for", ylabel="latency p99, s", yscale="log")
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Rescales at set times of a run: what a surge test or an experiment needs."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from tidegate.control.client import ControlClient
+from tidegate.control.model import STRATEGIES, Ask
+from tidegate.engine.progress import BatchProgress
+from tidegate.errors import ConfigError, ControlError
+from tidegate.pipeline.duration import seconds
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Appointment:
+    """A rescale, so many seconds after the first batch."""
+
+    after: float
+    ask: Ask
+
+
+def parse(text: str) -> Appointment:
+    """An appointment as it is written on the command line.
+
+    >>> parse("20 seconds: nodes=4 strategy=lazy").ask.nodes
+    4
+    """
+    when, sign, what = text.partition(":")
+    found = dict(re.findall(r"(nodes|parallelism|strategy)=(\w+)", what))
+    if not sign or not found or re.sub(r"(nodes|parallelism|strategy)=(\w+)|[\s,]", "", what):
+        raise ConfigError(
+            f"{text!r} is no rescale to be done at a time; write it like '20 seconds: nodes=4' "
+            "(nodes, parallelism and strategy can be set)"
+        )
+    strategy = next((known for known in STRATEGIES if known == found.get("strategy")), None)
+    if "strategy" in found and strategy is None:
+        raise ConfigError(f"{found['strategy']!r} is no strategy; there are: {', '.join(STRATEGIES)}")
+    return Appointment(
+        seconds(when),
+        Ask(nodes=_number("nodes", found), parallelism=_number("parallelism", found), strategy=strategy),
+    )
+
+
+def _number(name: str, found: Mapping[str, str]) -> int | None:
+    text = found.get(name)
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(f"{name}={text} makes no sense; at least 1 is needed")
+    return int(text)
+
+
+class Schedule:
+    """Asks for rescales when their time has come. A listener: the clock starts with the first batch."""
+
+    def __init__(self, appointments: Sequence[Appointment], checkpoint: Path) -> None:
+        self._appointments = sorted(appointments, key=lambda appointment: appointment.after)
+        self._checkpoint = checkpoint
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def __call__(self, progress: BatchProgress) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
+            self._thread.start()
+
+    def _keep(self) -> None:
+        start = time.monotonic()
+        for appointment in self._appointments:
+            if self._over.wait(max(0.0, start + appointment.after - time.monotonic())):
+                return
+            try:
+                ControlClient.find(self._checkpoint).apply(appointment.ask)
+            except ControlError as error:
+                log.warning("the rescale after %g s did not take place: %s", appointment.after, error)
