@@ -44,31 +44,20 @@ class Balance:
         self._even = float(self._loads.mean())
         self._queues: dict[int, list[tuple[float, int]]] = {}
         """Groups of a node that was the busiest, those with the most load per byte first."""
+        self._members: dict[int, Whole] = {}
+        """Groups of a node, once someone asked."""
 
     def move(self, *, boldly: bool = False) -> None:
         """By moves, and by swaps where no move helps. Boldly: the move that gains the most goes first."""
-        steps: list[tuple[int, int]] = []
-        lowest, good = self.busiest, 0
-        while self.uneven:
-            node = int(self._loads.argmax())
-            step = (boldly and not steps and self._part(node, per_byte=False)) or (
-                self._whole(node) or self._part(node) or self._swap(node)
-            )
-            if not step:
-                break
+        step = self._part(self._busiest_node, per_byte=False) if boldly and self.uneven else []
+        self._take(step)
+        while self.uneven and (step := self._step(self._busiest_node)):
             self._take(step)
-            steps += step
-            if self.busiest < lowest:
-                lowest, good = self.busiest, len(steps)
-        # Where two nodes are the busiest, lowering one of them alone has gained nothing.
-        self.owners = self._home.copy()
-        for group, target in steps[:good]:
-            self.owners[group] = target
         self.undo()
 
     def trade(self) -> None:
         """By swaps that make no more groups move than the plan had moving."""
-        while self.uneven and (step := self._trade(int(self._loads.argmax()))):
+        while self.uneven and (step := self._trade(self._busiest_node)):
             self._take(step)
 
     @property
@@ -86,15 +75,29 @@ class Balance:
         """The bytes that are away from home."""
         return int(self._sizes[self.owners != self._home].sum())
 
+    @property
+    def _busiest_node(self) -> int:
+        return int(self._loads.argmax())
+
+    def _step(self, busiest: int) -> list[tuple[int, int]]:
+        return self._whole(busiest) or self._part(busiest) or self._swap(busiest)
+
     def _take(self, step: list[tuple[int, int]]) -> None:
         for group, target in step:
             source, weight = int(self.owners[group]), self._weights[group]
             self._left -= self._cost(group, target)
             self.owners[group] = target
+            self._members.pop(source, None)
+            self._members.pop(target, None)
             self._loads[source] -= weight
             self._loads[target] += weight
             if target in self._queues:
                 heappush(self._queues[target], self._entry(group))
+
+    def _groups_of(self, node: int) -> Whole:
+        if node not in self._members:
+            self._members[node] = np.flatnonzero(self.owners == node)
+        return self._members[node]
 
     def _entry(self, group: int) -> tuple[float, int]:
         moved = self.owners[group] != self._home[group]
@@ -105,8 +108,10 @@ class Balance:
         target = int(self._loads.argmin())
         gap = self._loads[busiest] - self._loads[target]
         if busiest not in self._queues:
-            groups = np.flatnonzero((self.owners == busiest) & (self._weights > 0))
-            self._queues[busiest] = [self._entry(group) for group in groups.tolist()]
+            groups = self._groups_of(busiest)
+            self._queues[busiest] = [
+                self._entry(group) for group in groups[self._weights[groups] > 0].tolist()
+            ]
             heapify(self._queues[busiest])
         queue = self._queues[busiest]
         while queue:
@@ -119,7 +124,7 @@ class Balance:
     def _part(self, busiest: int, *, per_byte: bool = True) -> list[tuple[int, int]]:
         """A group that makes the idlest node the busier of the two, but less busy than the busiest was."""
         target = int(self._loads.argmin())
-        groups = np.flatnonzero(self.owners == busiest)
+        groups = self._groups_of(busiest)
         weights, costs = self._weights[groups], self._costs(groups, target)
         gains = np.minimum(weights, self._loads[busiest] - self._loads[target] - weights)
         best = self._best(gains, costs, _ROUNDING, per_byte=per_byte)
@@ -127,22 +132,22 @@ class Balance:
 
     def _swap(self, busiest: int) -> list[tuple[int, int]]:
         """Two groups that change places, with the idlest node that has one to offer."""
-        mine = np.flatnonzero(self.owners == busiest)
+        mine = self._groups_of(busiest)
         if len(mine) * len(self.owners) <= _PAIRS:
             theirs = np.flatnonzero(self.owners != busiest)
             return self._exchange(busiest, np.repeat(mine, len(theirs)), np.tile(theirs, len(mine)))
         for other in self._others(busiest):
-            step = self._nearest(busiest, mine, np.flatnonzero(self.owners == other))
+            step = self._nearest(busiest, mine, self._groups_of(other))
             if step:
                 return step
         return []
 
     def _trade(self, busiest: int) -> list[tuple[int, int]]:
         """A swap of groups that both move anyway, or of one that moves with one that does not."""
-        mine = np.flatnonzero(self.owners == busiest)
+        mine = self._groups_of(busiest)
         origins = self._home[mine]
         for other in self._others(busiest):
-            theirs = np.flatnonzero(self.owners == other)
+            theirs = self._groups_of(other)
             sources = self._home[theirs]
             step = (
                 self._nearest(busiest, mine[origins == busiest], theirs[sources == busiest])
@@ -200,7 +205,11 @@ class Balance:
         return int(good[np.argmax(gains[good] / (np.maximum(costs[good], 1) if per_byte else 1))])
 
     def undo(self) -> None:
-        """Bring home what gains nothing any more after later steps, the largest groups first."""
+        """Bring home what has gained nothing in the end, the largest groups first.
+
+        Such are moves that later ones made needless, or from one of two busiest nodes when the other one
+        has to stay as it is.
+        """
         loads, counts = summed(self.owners, self._weights), np.bincount(self.owners)
         most = loads.max()
         moved = np.flatnonzero(self.owners != self._home)
