@@ -154,28 +154,6 @@ class Shard:
             self._backend.begin(self._now)
         self._tidy()
 
-    def _arriving(
-        self, base: Manifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
-    ) -> tuple[Arrival, ...]:
-        """What is under way, and what is to come from now on: groups that are not here, and have state."""
-        for arrival in under_way:
-            if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
-                lost = arrival.hold.moved(origins)
-                if self._log.durable:
-                    arrival.hold.drop(lost & arrival.groups)
-        filled = frozenset().union(*(run.groups for run in base.runs))
-        fresh = {address: (groups & filled) - held for address, groups in origins.items()}
-        fresh = {address: groups for address, groups in fresh.items() if groups}
-        if not fresh:
-            return under_way
-        for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
-            if arrival.batch_id == base.batch_id and arrival.hold.widened(fresh):
-                wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
-                return (*under_way[:place], wider, *under_way[place + 1 :])
-        keep = not (self._log.durable and self._log.mapped)
-        hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
-        return (*under_way, Arrival(hold, hold.view.open))
-
     def get(self, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys, see `State.get`. StateError for a key of a group that is not held here."""
         now = self._now
@@ -344,6 +322,28 @@ class Shard:
         self._backend.close()
         self._peers.close()
         self._log.keep(())
+
+    def _arriving(
+        self, base: Manifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
+    ) -> tuple[Arrival, ...]:
+        """What is under way, and what is to come from now on: groups that are not here, and have state."""
+        for arrival in under_way:
+            if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
+                lost = arrival.hold.moved(origins)
+                if self._log.durable:
+                    arrival.hold.drop(lost & arrival.groups)
+        filled = frozenset().union(*(run.groups for run in base.runs))
+        fresh = {address: (groups & filled) - held for address, groups in origins.items()}
+        fresh = {address: groups for address, groups in fresh.items() if groups}
+        if not fresh:
+            return under_way
+        for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
+            if arrival.batch_id == base.batch_id and arrival.hold.widened(fresh):
+                wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
+                return (*under_way[:place], wider, *under_way[place + 1 :])
+        keep = not (self._log.durable and self._log.mapped)
+        hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
+        return (*under_way, Arrival(hold, hold.view.open))
 
     def _dropped(self, now: Snapshot) -> _Merge | None:
         """The oldest runs, when nothing in them counts any more: windows that are over."""
