@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate.cluster import ClusterError, ClusterSettings, open_cluster
+from tidegate.cluster import ClusterError, open_cluster
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.standalone import Standalone
+from tidegate.config.settings import Cluster as ClusterSettings
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:

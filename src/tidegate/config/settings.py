@@ -146,6 +146,19 @@ class Control(Section):
     port: Annotated[int, Field(ge=0, le=65_535), Expects("a port, or 0 for any that is free")] = 0
 
 
+class Cluster(Section):
+    """Where Spark's tasks run."""
+
+    provider: Annotated[Literal["auto", "local", "standalone"], Expects("auto, local or standalone")] = "auto"
+    """`auto` goes by `spark.master`. Of another kind than these two, executors are left as they are."""
+    workers: Annotated[int, Field(ge=0), Expects("a whole number, 0 or more")] = 0
+    """Of `local`: processes with one executor each; 0 runs tasks in the driver's JVM."""
+    cores: Count = 1
+    """Of one executor."""
+    memory: Memory = "1g"
+    """Of one executor."""
+
+
 class DeadLetters(Section):
     """Where records go that cannot be read."""
 
@@ -185,6 +198,7 @@ class Config(BaseModel):
     admission: Admission = Admission()
     state: State = State()
     control: Control = Control()
+    cluster: Cluster = Cluster()
     dead_letters: DeadLetters = DeadLetters()
     spark: Spark = Spark()
     view: View = View()
@@ -242,6 +256,7 @@ SECTIONS: Mapping[str, type[Section]] = {
     "admission": Admission,
     "state": State,
     "control": Control,
+    "cluster": Cluster,
     "dead_letters": DeadLetters,
     "spark": Spark,
     "view": View,

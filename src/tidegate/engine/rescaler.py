@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 
 from tidegate.config.settings import State as Settings
@@ -37,11 +37,20 @@ class Rescaler:
     that runs batches."""
 
     def __init__(
-        self, nodes: Nodes, settings: Settings, *, interval: float, parallelism: int, steps: Sequence[str]
+        self,
+        nodes: Nodes,
+        settings: Settings,
+        *,
+        fit: Callable[[int], object],
+        interval: float,
+        parallelism: int,
+        steps: Sequence[str],
     ) -> None:
-        """`parallelism` is what was asked for; the route may have a little more, to come out even."""
+        """`fit` has Spark work on so many partitions at a time, as far as its cluster can. `parallelism` is
+        what was asked for; the route may have a little more, to come out even."""
         self.history = History()
         self._nodes = nodes
+        self._fit = fit
         self._settings = settings
         self._interval = interval
         self._parallelism = parallelism
@@ -108,6 +117,8 @@ class Rescaler:
                 groups=len(moves(before, after)),
             )
             self._do(instructions)
+            if after.parallelism > before.parallelism:
+                self._follow(after.parallelism)
         return record
 
     def boundary(self, batch_id: int) -> None:
@@ -170,6 +181,17 @@ class Rescaler:
                     self._nodes.shrink(nodes)
                     self.history.ended(number, "failed", why)
 
+    def _follow(self, parallelism: int) -> None:
+        """Compute follows the route: executors come before they are needed, and leave when they are not."""
+
+        def fit() -> None:
+            try:
+                self._fit(parallelism)
+            except Exception as error:  # Batches run all the same, on what there is.
+                log.warning("the cluster does not follow to %d partitions: %s", parallelism, error)
+
+        threading.Thread(target=fit, name="fit", daemon=True).start()
+
     def _grow(self, count: int) -> None:
         event: migration.Event = migration.Started()
         try:
@@ -199,6 +221,8 @@ class Rescaler:
         self._nodes.shrink(nodes)
         self._nodes.budget, self._pace = 0, None
         record = self.history.settled(number, now=time.time())
+        if record.parallelism[1] < record.parallelism[0]:
+            self._follow(self._migration.route.parallelism)
         log.info("rescale %d settled after %.1f s", number, record.seconds_to_settled or 0.0)
 
     def _strategy(self, ask: Ask) -> Strategy:

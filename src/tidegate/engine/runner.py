@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidegate.cluster import Cluster
 from tidegate.config import Config
 from tidegate.control.server import ControlServer
 from tidegate.engine import checkpoint as checkpoints
-from tidegate.engine import recovery, session, signals
+from tidegate.engine import compute, recovery, signals
 from tidegate.engine.admission import Admission
 from tidegate.engine.batch import Batches, identity
 from tidegate.engine.controls import RunControls
@@ -57,8 +58,8 @@ def run(
     faults.enter("driver")
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
-        spark = stack.enter_context(_session(plan, config))
-        runner = Runner(plan, config, folder, spark, listeners, until_done=until_done)
+        spark, cluster = stack.enter_context(compute.opened(plan, config))
+        runner = Runner(plan, config, folder, spark, cluster, listeners, until_done=until_done)
         stack.callback(runner.close)
         if config.control.enabled:
             stack.enter_context(
@@ -79,6 +80,7 @@ class Runner:
         config: Config,
         folder: Path,
         spark: SparkSession,
+        cluster: Cluster,
         listeners: Sequence[Listener],
         *,
         until_done: bool,
@@ -125,7 +127,7 @@ class Runner:
         self._nodes, garbage = recovery.start(
             folder, ledger, self._translation, config, pipeline=plan.name, parallelism=self._parallelism
         )
-        self._rescaler = self._opened_rescaler(config)
+        self._rescaler = self._opened_rescaler(config, cluster)
         self.controls = RunControls(
             plan.name,
             checkpoint=folder,
@@ -167,12 +169,13 @@ class Runner:
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
 
-    def _opened_rescaler(self, config: Config) -> Rescaler | None:
+    def _opened_rescaler(self, config: Config, cluster: Cluster) -> Rescaler | None:
         if self._nodes is None:
             return None
         return Rescaler(
             self._nodes,
             config.state,
+            fit=lambda slots: cluster.fit(-(-slots // config.cluster.cores)),
             interval=self._interval,
             parallelism=self._parallelism,
             steps=[step.name for step in self._translation.operators],
@@ -403,29 +406,6 @@ class Runner:
 
 class _StopRequestedError(Exception):
     """Ends the query before a batch that came after the request to stop."""
-
-
-@contextmanager
-def _session(plan: Plan, config: Config) -> Iterator[SparkSession]:
-    """The session of this process if it has one, else one that ends with the run."""
-    if session.is_running():
-        with session.lent(config.spark.conf) as spark:
-            yield spark
-        return
-    packages = {p for s in plan.sources for p in s.source.packages} | {
-        p for s in plan.sinks for p in s.sink.packages
-    }
-    spark = session.start(
-        f"tidegate {plan.name}",
-        master=config.spark.master,
-        driver_memory=config.spark.driver_memory,
-        packages=packages,
-        conf=config.spark.conf,
-    )
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:
