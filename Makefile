@@ -11,9 +11,10 @@ help:  ## what can be made
 setup:  ## .venv, packages, Java; quick when nothing is missing
 	@scripts/setup
 
-run: setup  ## a window join of two streams on local Spark for a minute, then a summary
-	@rm -rf out/id-id-join .tidegate/id-id-join
-	@$(python) -m tidegate.cli.main run examples/id_id_join.py --for "60 seconds" --checkpoint .tidegate/id-id-join
+run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, then a summary and a picture
+	@rm -rf out/surge .tidegate/surge
+	@$(python) -m tidegate.cli.main run examples/surge.py --for "60 seconds" --checkpoint .tidegate/surge \
+	  --at "30 seconds: nodes=4" --plot out/surge.png
 
 test: setup  ## all tests
 	@$(python) -m pytest tests
@@ -29,6 +30,7 @@ check: setup  ## lint, format, types, doc examples
 bench: setup  ## ours against plain Structured Streaming and its stateful operators
 	@$(python) -m benchmarks.passthrough
 	@$(python) -m benchmarks.state
+	@$(python) -m benchmarks.rescale
 
 lock:  ## requirements.lock anew from pyproject.toml (needs uv)
 	@scripts/lock
