@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.sim.protocol import Tally
+    from tidegate.sim.outcome import Outcome, Tally
 
 app = typer.Typer(
     name="sim",
@@ -47,6 +47,24 @@ _FIGURES = {
     "rescales": "rescales",
     "collected": "runs collected",
 }
+_FIGURES_OF_RESCALES = {
+    **_FIGURES,
+    "rebalances": "of them rebalances",
+    "refused": "refused",
+    "given up": "given up",
+    "replaced": "replaced by another",
+    "settled": "settled",
+    "asked": "questions to old owners",
+    "chained": "of them passed on",
+    "unanswered": "left unanswered",
+}
+
+Seeds = Annotated[int, typer.Option(min=1, help="How many runs.")]
+Start = Annotated[int, typer.Option(min=0, help="The first seed.")]
+Jobs = Annotated[int, typer.Option(min=1, help="In how many processes.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Just this run.")]
+Story = Annotated[bool, typer.Option("--story", help="Tell every move of it; needs --seed.")]
+Json = Annotated[bool, typer.Option("--json", help="As one JSON object on stdout.")]
 
 
 @app.callback()
@@ -56,50 +74,90 @@ def sim() -> None:
 
 @app.command()
 def protocol(
-    seeds: Annotated[int, typer.Option(min=1, help="How many runs.")] = 10_000,
-    start: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
-    jobs: Annotated[int, typer.Option(min=1, help="In how many processes.")] = 2,
-    seed: Annotated[int | None, typer.Option(min=0, help="Just this run.")] = None,
-    story: Annotated[bool, typer.Option("--story", help="Tell every move of it; needs --seed.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="As one JSON object on stdout.")] = False,
+    seeds: Seeds = 10_000,
+    start: Start = 0,
+    jobs: Jobs = 2,
+    seed: Seed = None,
+    story: Story = False,
+    json: Json = False,
 ) -> None:
     """The batch protocol: drivers, nodes and tasks crash, hang, repeat themselves and overtake each other.
 
     Each run must end with the right state, and with each output once. Exit code 1 if one does not.
     """
-    from tidegate.sim.protocol import Tally, simulate, simulate_many
+    from tidegate.sim.protocol import simulate, simulate_many
 
+    _check_told(seed, story=story)
+    one = None if seed is None else simulate(seed, story=story)
+    tally = _told(one, story=story and not json) if one else _run(simulate_many, seeds, start, jobs)
+    _sum_up(tally, _FIGURES, json=json, told=story)
+
+
+@app.command()
+def rescale(
+    seeds: Seeds = 5_000,
+    start: Start = 0,
+    jobs: Jobs = 2,
+    seed: Seed = None,
+    story: Story = False,
+    json: Json = False,
+) -> None:
+    """Rescales: nodes come and go and state moves between them, while all goes wrong as in `protocol`.
+
+    Each run must end with the right state, and with each output once. No node may end on which another one
+    still depends, and no rescale may stay under way. Exit code 1 if one does not keep to this.
+    """
+    from tidegate.sim.rescale import simulate, simulate_many
+
+    _check_told(seed, story=story)
+    one = None if seed is None else simulate(seed, story=story)
+    tally = _told(one, story=story and not json) if one else _run(simulate_many, seeds, start, jobs)
+    _sum_up(tally, _FIGURES_OF_RESCALES, json=json, told=story)
+
+
+def _check_told(seed: int | None, *, story: bool) -> None:
     if story and seed is None:
         raise typer.BadParameter("--story needs --seed: it tells one run", param_hint="--story")
+
+
+def _told(outcome: Outcome, *, story: bool) -> Tally:
+    from tidegate.sim.outcome import tally_of
+
+    if story:
+        typer.echo(str(outcome))
+    return tally_of([outcome])
+
+
+def _run(simulate_many: Callable[..., Iterator[Tally]], seeds: int, start: int, jobs: int) -> Tally:
+    from tidegate.sim.outcome import Tally
+
     tally = Tally()
-    if seed is not None:
-        outcome = simulate(seed, story=story)
-        tally.add(Tally(1, outcome.counts, [outcome] if outcome.problem is not None else []))
-        if story and not json:
-            typer.echo(str(outcome))
-    else:
-        with _shown(seeds) as advance:
-            for added in simulate_many(range(start, start + seeds), jobs=jobs):
-                tally.add(added)
-                advance(tally)
+    with _shown(seeds) as advance:
+        for added in simulate_many(range(start, start + seeds), jobs=jobs):
+            tally.add(added)
+            advance(tally)
+    return tally
+
+
+def _sum_up(tally: Tally, figures: dict[str, str], *, json: bool, told: bool) -> None:
     if json:
-        typer.echo(jsonlib.dumps(_as_json(tally), indent=2))
+        typer.echo(jsonlib.dumps(_as_json(tally, figures), indent=2))
     else:
-        _show(tally, told=story)
+        _show(tally, figures, told=told)
     if tally.failures:
         raise typer.Exit(1)
 
 
-def _as_json(tally: Tally) -> dict[str, object]:
+def _as_json(tally: Tally, figures: dict[str, str]) -> dict[str, object]:
     failures = [
         {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
         for failure in tally.failures
     ]
-    counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
+    counts = {name.replace(" ", "_"): tally.counts[name] for name in figures}
     return {"runs": tally.runs, **counts, "failures": failures}
 
 
-def _show(tally: Tally, *, told: bool) -> None:
+def _show(tally: Tally, figures: dict[str, str], *, told: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -112,7 +170,7 @@ def _show(tally: Tally, *, told: bool) -> None:
     table.add_column()
     table.add_column(justify="right")
     table.add_row("runs", f"{tally.runs:,}")
-    for name, label in _FIGURES.items():
+    for name, label in figures.items():
         table.add_row(label, f"{tally.counts[name]:,}")
     failed = len(tally.failures)
     table.add_row("failed", f"{failed:,}", style="red" if failed else "green")

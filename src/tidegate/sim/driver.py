@@ -31,11 +31,11 @@ from tidegate.sim.durable import Entry, check
 from tidegate.sim.job import Job
 from tidegate.sim.ledger import Ledger
 from tidegate.sim.network import Call
-from tidegate.sim.node import Receipt
+from tidegate.sim.node import Node, Receipt
 from tidegate.sim.workload import TABLES
 from tidegate.state.manifest import Manifest, RunRef, together
 from tidegate.state.route import Route
-from tidegate.state.standing import Ticket
+from tidegate.state.standing import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.world import World
@@ -107,6 +107,7 @@ class Driver:
                 self._note(durable.planned, batch_id)
             yield
             yield from self._batch(batch_id)
+            yield from self.through(batch_id)
             yield from self._collect()
             self._note(durable.done, batch_id)
 
@@ -126,13 +127,9 @@ class Driver:
         entry, last = self.ledger.get(batch_id), self.ledger.last
         if entry is None and batch_id != (last.batch_id + 1 if last else 0):
             raise CheckpointError(f"Spark is at batch {batch_id}: another driver has gone on meanwhile")
-        self._route = self._routed()
-        expected = {
-            name: frozenset((table, place) for table in TABLES for place in self._route.partitions_on(name))
-            for name in self._route.nodes
-        }
+        yield from self.bound(batch_id, committed=entry is not None)
         self._protocol: BatchProtocol = self.world.cast.protocol(
-            generation=self.ledger.generation, expected=expected, tries=self.world.tries
+            generation=self.ledger.generation, expected=self.expected(), tries=self.world.tries
         )
         rng = self.world.rng
         todo = self._handle(Start(batch_id, entry is not None))
@@ -144,6 +141,30 @@ class Driver:
             self._waiting = not todo and not self._done
             yield
             self._waiting = False
+
+    def node(self, name: int) -> Node:
+        """Where a node is now."""
+        return self.world.node(name)
+
+    def bound(self, batch_id: int, *, committed: bool) -> Generator[None]:
+        """No batch is running and this one is next: which route it runs on."""
+        self._route = self._routed()
+        yield from ()
+
+    def through(self, batch_id: int) -> Generator[None]:
+        """A batch is committed and published."""
+        yield from ()
+
+    def expected(self) -> dict[int, frozenset[Part]]:
+        """What each node must have got before the batch can commit."""
+        return {name: self.parts_of(name) for name in self._route.nodes}
+
+    def parts_of(self, name: int) -> frozenset[Part]:
+        return frozenset((table, place) for table in TABLES for place in self._route.partitions_on(name))
+
+    def beginning(self, name: int) -> tuple[object, ...]:
+        """What a node is told when a batch begins."""
+        return self._route.groups_of(name), self._manifest()
 
     @property
     def _done(self) -> bool:
@@ -170,7 +191,7 @@ class Driver:
             case Begin(ticket, node):
                 manifest = self._manifest()
                 check(manifest.batch_id == ticket.batch_id - 1, f"{ticket} begins after {manifest.batch_id}")
-                self._call("begin", ticket, node, self._route.groups_of(node), manifest)
+                self._call("begin", ticket, node, *self.beginning(node))
             case RunJob(ticket):
                 Job(self.world, self, ticket, self._route)
             case Prepare(ticket, node):
@@ -184,12 +205,15 @@ class Driver:
                 self.tell(Published(batch_id))
             case Heal(ticket):
                 self.world.counts["attempts again"] += 1
-                for node in self._route.nodes:
-                    self._call("abort", ticket, node)
-                    self.world.look_after(node)
+                self.heal(ticket)
                 self.tell(Healed(ticket))
             case GiveUp(batch_id, tries, why):
                 raise BatchError(why, batch_id=batch_id, tries=tries)
+
+    def heal(self, ticket: Ticket) -> None:
+        for name in self._route.nodes:
+            self._call("abort", ticket, name)
+            self.world.look_after(name)
 
     def publish(self, batch_id: int) -> None:
         entry = self.ledger.get(batch_id)
@@ -207,7 +231,7 @@ class Driver:
         return last.manifest if last else Manifest(-1, self.world.durable.workload.groups, None, ())
 
     def _call(self, action: str, ticket: Ticket, node: int, *body: object) -> None:
-        self.world.network.send(Call(self, self.world.node(node), action, ticket, body))
+        self.world.network.send(Call(self, self.node(node), action, ticket, body))
 
     def _take(self, item: Event | tuple[Call, object]) -> list[Instruction]:
         if not isinstance(item, tuple):

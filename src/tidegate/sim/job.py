@@ -30,7 +30,7 @@ class Job:
         self.driver = driver
         self.ticket = ticket
         self.route = route
-        self.nodes = {name: world.node(name) for name in route.nodes}
+        self.nodes = {name: driver.node(name) for name in route.nodes}
         self._results: dict[Part, Rows] = {}
         self._failures: dict[Part, int] = {}
         self._step = FIRST
@@ -152,21 +152,23 @@ class Task:
         }
         state: dict[int, int] = {}
         workload = job.world.durable.workload
+        rows = job.input(step, place)
+        keys = job.world.wanted(rows)
         for name, groups in owned.items():
-            found = yield from self._call(job.nodes[name], "get", step, groups)
+            found = yield from self._call(job.nodes[name], "get", step, groups, keys)
             assert isinstance(found, dict)
-            right = workload.part(ticket.batch_id - 1, step, groups)
+            right = workload.part(ticket.batch_id - 1, step, groups, keys)
             check(found == right, f"{self} reads {found} instead of {right}")
             state |= found
-        sums = apply(state, job.input(step, place))
+        sums = apply(state, rows, workload.blind)
         yield
         for name, groups in owned.items():
-            rows = {
+            mine = {
                 (step, key): total
                 for key, total in sums.items()
                 if group_of(step, key, route.groups) in groups
             }
-            yield from self._call(job.nodes[name], "stage", self.part, rows)
+            yield from self._call(job.nodes[name], "stage", self.part, mine)
         job.finished(self.part, tuple(sorted(sums.items())))
 
     def _call(self, node: Node, action: str, *body: object) -> Generator[None, None, object]:

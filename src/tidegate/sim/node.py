@@ -21,6 +21,8 @@ class Receipt:
     staged: frozenset[Part]
     runs: tuple[RunRef, ...]
     """What its key groups consist of when the batch commits."""
+    left: int = 0
+    """Key groups whose state has not wholly arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +75,16 @@ class Node:
         }
         return actions[call.action](call.ticket, *call.body)
 
-    def begin(self, ticket: Ticket, groups: frozenset[int], manifest: Manifest) -> None:
+    def begin(self, ticket: Ticket, groups: frozenset[int], manifest: Manifest) -> object:
         standing = self.standing.begin(ticket)
         if standing is self.standing:
-            return
+            return None
         self.standing = standing
         self.receipt = None
         self.drop_staged()
         self.groups = groups
         self.conform(manifest)
+        return None
 
     def drop_staged(self) -> None:
         self.staged.clear()
@@ -98,13 +101,14 @@ class Node:
             if merge.generation == self.standing.ticket.generation and set(merge.inputs) <= set(self.runs):
                 self._replace(merge)
 
-    def get(self, ticket: Ticket, table: str, groups: frozenset[int]) -> dict[int, int]:
+    def get(self, ticket: Ticket, table: str, groups: frozenset[int], keys: frozenset[int] | None) -> object:
+        """What a table holds of some groups: of all keys, or of these."""
         self.standing.read(ticket)
         count = self.durable.workload.groups
         return {
             key: value
             for (name, key), value in self.durable.read(self.runs).items()
-            if name == table and group_of(name, key, count) in groups
+            if name == table and group_of(name, key, count) in groups and (keys is None or key in keys)
         }
 
     def stage(self, ticket: Ticket, part: Part, rows: State) -> None:
@@ -146,20 +150,29 @@ class Node:
         ticket = self.standing.ticket
         output = RunRef(
             f"merged-{ticket.generation}-{self._place()}",
-            inputs[-1].sequence,
+            self.sequence(inputs),
             frozenset().union(*(run.groups for run in inputs)),
             0,
             0,
         )
-        self.durable.create_run(output.name, Run(self.durable.read(inputs), ticket.generation, {}))
+        self.keep(output.name, Run(self.content(inputs), ticket.generation, {}))
         self._replace(Merge(inputs, output, ticket.generation))
         return True
 
     def mergeable(self, rng: Random) -> tuple[RunRef, ...]:
-        numbers = sorted({run.sequence for run in self.runs})
-        low = rng.randrange(len(numbers))
-        chosen = numbers[low : low + rng.randint(1, 3)]
-        return tuple(run for run in self.runs if run.sequence in chosen)
+        return neighbours(self.runs, rng)
+
+    def sequence(self, inputs: tuple[RunRef, ...]) -> int:
+        """Of a run in place of these."""
+        return inputs[-1].sequence
+
+    def content(self, runs: tuple[RunRef, ...]) -> State:
+        """What runs amount to."""
+        return self.durable.read(runs)
+
+    def keep(self, name: str, run: Run) -> None:
+        """Write a run."""
+        self.durable.create_run(name, run)
 
     def _replace(self, merge: Merge) -> None:
         self.merges.append(merge)
@@ -178,8 +191,19 @@ class Node:
         rows: State = {}
         for _, (_, part) in sorted(self.staged.items()):
             rows.update(part)
-        run = RunRef(self.run_name(ticket), ticket.batch_id, self.groups, len(rows), 0)
         origins = {part: origin for part, (origin, _) in self.staged.items()}
-        self.durable.create_run(run.name, Run(rows, ticket.generation, origins))
+        runs = self.runs
+        if rows:
+            run = RunRef(self.run_name(ticket), ticket.batch_id, self.groups, len(rows), 0)
+            self.keep(run.name, Run(rows, ticket.generation, origins))
+            runs = (*runs, run)
         self.staged.clear()
-        return Receipt(frozenset(origins), (*self.runs, run))
+        return Receipt(frozenset(origins), runs)
+
+
+def neighbours(runs: tuple[RunRef, ...], rng: Random) -> tuple[RunRef, ...]:
+    """Some runs with nothing between them."""
+    numbers = sorted({run.sequence for run in runs})
+    low = rng.randrange(len(numbers))
+    chosen = numbers[low : low + rng.randint(1, 3)]
+    return tuple(run for run in runs if run.sequence in chosen)

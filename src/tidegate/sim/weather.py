@@ -26,6 +26,10 @@ class Weather:
     """Of a merge, per step."""
     rescaling: float = 0.1
     """Of a new route, per batch."""
+    asking: float = 0.0
+    """Of somebody who asks for a rescale, per step."""
+    failing: float = 0.0
+    """Of nodes that do not start."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Weather:
@@ -56,3 +60,17 @@ STORM = Weather(
     rescaling=0.6,
 )
 """Where broken variants do not last long."""
+
+SURGE = Weather(
+    faults=0.003,
+    dying=0.003,
+    oddities=0.5,
+    noise=0.3,
+    lost=0.4,
+    doubled=0.3,
+    release=0.02,
+    merging=0.1,
+    asking=0.02,
+    failing=0.3,
+)
+"""Where broken rescales do not: calm enough for them to come about."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from random import Random
+from typing import ClassVar, Protocol
 
 from tidegate.engine.protocol import BatchProtocol
 from tidegate.errors import NodeError, StateError, TidegateError
 from tidegate.sim.driver import Driver
-from tidegate.sim.durable import Durable, PromiseError, check
+from tidegate.sim.durable import Durable, Entry, PromiseError, check
 from tidegate.sim.job import Job, Task
 from tidegate.sim.network import Call, Message, Network
 from tidegate.sim.node import Node
 from tidegate.sim.weather import Weather
-from tidegate.sim.workload import Workload
+from tidegate.sim.workload import Rows, Workload
+from tidegate.state.migration import Migration
 
-_NOISY_STEPS = 3_000
-_QUIET_STEPS = 6_000
 _REMEMBERED = 40
 _DRIVERS = 4
+_RARE = ("begin", "prepare", "commit", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,13 @@ class Cast:
     node: type[Node] = Node
     driver: type[Driver] = Driver
     durable: type[Durable] = Durable
+    migration: type[Migration] = Migration
+
+
+class Actor(Protocol):
+    """Who else may make a move."""
+
+    def step(self) -> None: ...
 
 
 class World:
@@ -39,20 +48,24 @@ class World:
     come to a good end.
     """
 
+    noisy_steps: ClassVar[int] = 3_000
+    quiet_steps: ClassVar[int] = 6_000
+    calm_batches: ClassVar[int] = 1
+
     def __init__(
         self, seed: int, *, cast: Cast, weather: Weather | None = None, whole_story: bool = False
     ) -> None:
         self.rng = rng = Random(seed)
         self.cast = cast
         self.counts: Counter[str] = Counter()
-        self.durable = cast.durable(Workload(rng))
-        self.weather = weather or Weather.drawn(rng)
+        self.durable = cast.durable(self.workload(rng))
+        self.weather = weather or self.drawn(rng)
         self.network = Network(rng, self.counts, self.weather)
         self.tries = rng.choice((2, 3, 5))
         self.retention = rng.choice((2, 3))
         self.tasks: list[Task] = []
         self.steps = 0
-        self._noisy = True
+        self.noisy = True
         self._nodes: dict[int, Node] = {}
         self._addresses: list[Node] = []
         self._drivers: list[Driver] = []
@@ -73,11 +86,26 @@ class World:
         """To the end; raises a PromiseError when a promise is broken."""
         while not self._over:
             self.steps += 1
-            check(self.steps < _NOISY_STEPS + _QUIET_STEPS, "all batches are committed in bounded time")
-            if self._noisy and (self._nearly_done or self.steps > _NOISY_STEPS):
+            bound = self.noisy_steps + self.quiet_steps
+            check(self.steps < bound, "all batches are committed in bounded time")
+            if self.noisy and (self._nearly_done or self.steps > self.noisy_steps):
                 self._calm_down()
             self._step()
         self._check_end()
+
+    def workload(self, rng: Random) -> Workload:
+        return Workload(rng)
+
+    def drawn(self, rng: Random) -> Weather:
+        return Weather.drawn(rng)
+
+    def wanted(self, rows: Rows) -> frozenset[int] | None:
+        """The keys that a task reads for some rows; None for all that there are."""
+        return None
+
+    def others(self) -> Sequence[Actor]:
+        """Who may make a move beside drivers, tasks and messages."""
+        return ()
 
     def strikes(self, chance: float) -> bool:
         """Whether an oddity of a Spark job happens now."""
@@ -102,7 +130,7 @@ class World:
     def leave_behind(self, job: Job) -> None:
         """A job is over: some of its tasks are stopped, others do not notice."""
         for task in self.tasks:
-            if task.job is job and not (self._noisy and self.rng.random() < 0.7):
+            if task.job is job and not (self.noisy and self.rng.random() < 0.7):
                 task.alive = False
 
     # --- moves ---------------------------------------------------------------------------------------
@@ -119,15 +147,19 @@ class World:
             self._start_driver()
         drivers = [driver for driver in self._drivers if driver.ready]
         tasks = [task for task in self.tasks if task.ready]
-        number = rng.randrange(max(1, len(drivers) + len(tasks) + len(network.bag)))
+        others = self.others()
+        own = len(drivers) + len(tasks)
+        number = rng.randrange(max(1, own + len(others) + len(network.bag)))
         if number < len(drivers):
             drivers[number].step()
             if rng.random() < self.weather.faults:
                 self._interrupt(drivers[number])
-        elif number < len(drivers) + len(tasks):
+        elif number < own:
             task = tasks[number - len(drivers)]
             self.tell("{} goes on", task)
             task.step()
+        elif number < own + len(others):
+            others[number - own].step()
         elif network.bag:
             self._deliver(network.take())
         else:
@@ -158,13 +190,18 @@ class World:
             answer = node.handle(call)
         except TidegateError as error:
             answer = error
-        self.tell("{}: {}", call, answer)
-        self._check_node(node, answer)
         check(before.ticket <= node.standing.ticket, f"{node} goes back to {node.standing.ticket}")
+        self.reply(call, answer)
+
+    def reply(self, call: Call, answer: object) -> None:
+        """A node has an answer, which may be the last that is heard of it."""
+        node = call.node
+        self.tell("{}: {}", call, answer)
+        self.check_answer(call, answer)
         # A batch has many more calls of tasks; dying of each as often would let none through.
-        share = 0.1 if call.action in ("get", "stage") else 1.0
+        share = 1.0 if call.action in _RARE else 0.1
         if self.rng.random() < share * self.weather.dying:
-            self._crash_node(node)
+            self.crash_node(node)
             self.network.lose(call)
         else:
             self.network.answer(call, answer)
@@ -177,7 +214,7 @@ class World:
         try:
             merged = node.merge(self.rng)
         except StateError as error:  # It has no part in the pipeline any more, and its runs are collected.
-            self._check_node(node, error)
+            self.check_node(node, error)
             return
         if merged:
             self.counts["merges"] += 1
@@ -210,7 +247,7 @@ class World:
             self.tell("Spark gives up the job of {}", job.ticket)
             job.abort("an executor was lost")
         elif node is not None and fault < 0.8:
-            self._crash_node(node)
+            self.crash_node(node)
         elif node is not None:
             node.hung = not node.hung and node.alive
             self.counts["node hangs"] += node.hung
@@ -230,7 +267,7 @@ class World:
         if self._current and len(self._drivers) < _DRIVERS:
             self._start_driver()
 
-    def _crash_node(self, node: Node) -> None:
+    def crash_node(self, node: Node) -> None:
         self.counts["node crashes"] += 1
         again = self.rng.random() < 0.5
         node.restart()
@@ -240,7 +277,7 @@ class World:
         self.tell("{} crashes{}", node, " and is started again" if again else "")
 
     def _calm_down(self) -> None:
-        self._noisy = False
+        self.noisy = False
         self.weather = self.network.weather = Weather()
         for driver in self._drivers:
             driver.paused = False
@@ -270,7 +307,7 @@ class World:
     @property
     def _nearly_done(self) -> bool:
         last = self.durable.last
-        return last is not None and last.batch_id >= self.durable.workload.batches - 2
+        return last is not None and last.batch_id >= self.durable.workload.batches - 1 - self.calm_batches
 
     @property
     def _finished(self) -> bool:
@@ -281,7 +318,10 @@ class World:
         waiting = self._drivers or self.tasks or self.network.bag or self.network.late
         return self._finished and not waiting
 
-    def _check_node(self, node: Node, answer: object) -> None:
+    def check_answer(self, call: Call, answer: object) -> None:
+        self.check_node(call.node, answer)
+
+    def check_node(self, node: Node, answer: object) -> None:
         ticket, last = node.standing.ticket, self.durable.last
         if node.standing.phase == "committed":
             entry = self.durable.entry(ticket.batch_id)
@@ -299,6 +339,11 @@ class World:
         check(durable.read(last.manifest.runs) == workload.state(last.batch_id), "the state is right")
         published = [durable.outputs[ticket] for _, ticket in sorted(durable.published.items())]
         check(published == workload.output, f"published is {published} instead of {workload.output}")
+        self.check_nodes(last)
+
+    def check_nodes(self, last: Entry) -> None:
+        """What they hold at the end."""
+        durable = self.durable
         for name in last.route.nodes:
             node = self.node(name)
             check(not node.staged, f"{node} still holds staged parts")

@@ -1,0 +1,94 @@
+"""What came of one seed, and of many."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from tidegate.sim.durable import PromiseError
+from tidegate.sim.world import World
+
+_CHUNK = 50
+"""Seeds that a process works on before it reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one seed. `problem` is None when every promise was kept."""
+
+    command: str
+    """What `tidegate sim` calls this kind of run."""
+    seed: int
+    steps: int
+    counts: Counter[str]
+    problem: str | None
+    story: tuple[str, ...]
+    """The latest moves, or all of them; empty when all went well and nobody asked."""
+
+    def __str__(self) -> str:
+        told = "\n".join(self.story)
+        return (
+            f"seed {self.seed}: {self.problem or 'all promises kept'} (step {self.steps})\n{told}\n"
+            f"Replay: tidegate sim {self.command} --seed {self.seed} --story"
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """What many seeds amount to."""
+
+    runs: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: list[Outcome] = field(default_factory=list)
+
+    def add(self, other: Tally) -> None:
+        self.runs += other.runs
+        self.counts.update(other.counts)
+        self.failures += other.failures
+
+    def count(self, outcome: Outcome) -> None:
+        self.runs += 1
+        self.counts.update(outcome.counts)
+        if outcome.problem is not None:
+            self.failures.append(outcome)
+
+
+def outcome_of(world: World, command: str, seed: int, *, story: bool) -> Outcome:
+    """Let a world run to its end."""
+    problem = None
+    try:
+        world.run()
+    except PromiseError as violation:
+        problem = str(violation)
+    except Exception as error:  # The machinery under test may fail in any way; that is a finding, too.
+        problem = f"{type(error).__name__}: {error}"
+    counts = Counter(world.counts)
+    counts["batches"] = len(world.durable.done)
+    counts["steps"] = world.steps
+    told = tuple(world.story) if story or problem is not None else ()
+    return Outcome(command, seed, world.steps, counts, problem, told)
+
+
+def tally_of(outcomes: Iterable[Outcome]) -> Tally:
+    tally = Tally()
+    for outcome in outcomes:
+        tally.count(outcome)
+    return tally
+
+
+def shared_out(work: Callable[[Sequence[int]], Tally], seeds: range, *, jobs: int) -> Iterator[Tally]:
+    """Have seeds worked on in `jobs` processes; yields what was added since, in the order of the seeds."""
+    chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    if jobs == 1:
+        yield from map(work, chunks)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        try:
+            yield from pool.map(work, chunks)
+        except GeneratorExit:
+            pool.shutdown(cancel_futures=True)
+            raise
