@@ -67,8 +67,14 @@ class Line:
         return self.machine.shards[self.address]
 
     def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
-        self.machine.takes[self.asker, self.address, batch_id] += 1
-        rows = self.shard.take(table, groups, batch_id, keys)
+        machine = self.machine
+        if not machine.serving[self.asker]:  # Else it asks for others.
+            machine.takes[self.asker, self.address, batch_id] += 1
+        machine.serving[self.address] += 1
+        try:
+            rows = self.shard.take(table, groups, batch_id, keys)
+        finally:
+            machine.serving[self.address] -= 1
         for key in tuples(keys.drop_columns(["_hash"])):
             self.machine.asked[self.asker, self.address, batch_id, table, repr(key)] += 1
         return rows
@@ -101,6 +107,7 @@ class Machine(RuleBasedStateMachine):
         self.committed = self.route
         """The route of the latest batch that was committed."""
         self.takes: Counter[tuple[str, str, int]] = Counter()
+        self.serving: Counter[str] = Counter()
         self.asked: Counter[tuple[str, str, int, str, str]] = Counter()
         self.begin()
 
