@@ -195,10 +195,12 @@ def test_a_skewed_load_is_shared_well_when_scaling_out(seed: int, before: int, a
     assert max(share(spread, load)) * load.sum() <= 1.05 * max(load.sum() / after, *kept, with_hottest)
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 6), (16, 32)])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (4, 8), (16, 32)])
 def test_the_load_of_very_many_groups_is_shared_almost_evenly(before: int, after: int) -> None:
-    load = np.random.default_rng(9).uniform(0.5, 1.5, 16384)
+    part = np.linspace(0.5, 1.5, 16384 // before)
+    load = np.tile(part / part.sum(), before)
     route = Route.even(16384, nodes=before, partitions=before)
+    assert max(share(respread(route, nodes=after, partitions=after), load)) > 1.2 / after
     assert max(share(respread(route, nodes=after, partitions=after, load=load), load)) <= 1.01 / after
 
 
@@ -319,6 +321,26 @@ def test_groups_with_much_load_and_few_bytes_go_first() -> None:
     load = [4.0, 4.0, 4.0, 4.0, 2.0, 2.0, 2.0, 2.0]
     after = rebalanced(route, load=load, sizes=[900, 100, 500, 700, 1, 1, 1, 1])
     assert moves(route, after) == (Move(1, 0, 1),)
+
+
+@pytest.mark.parametrize(
+    ("owners", "load", "gone"),
+    [((0, 0, 1), [6.0, 6.0, 4.0], {1}), ((0, 0, 0, 1), [4.0, 4.0, 2.0, 6.0], {2})],
+)
+def test_of_moves_that_gain_the_same_the_smaller_group_goes(
+    owners: tuple[int, ...], load: list[float], gone: set[int]
+) -> None:
+    route = Route(1, owners, owners)
+    after = rebalanced(route, load=load, sizes=[900, 100, 100, 10][: len(owners)])
+    assert {move.group for move in moves(route, after)} == gone
+
+
+def test_of_swaps_that_gain_the_same_the_smaller_groups_go() -> None:
+    route = Route(1, (0, 0, 1, 1, 1), (0, 0, 1, 1, 1))
+    load = [10.0, 10.0, 4.0, 4.0, 8.0]
+    after = rebalanced(route, load=load, sizes=[900, 100, 700, 70, 7])
+    assert share(after, load)[0] == 0.5
+    assert {move.group for move in moves(route, after)} == {1, 4}
 
 
 def test_cheap_moves_do_not_use_up_the_limit_for_one_that_gains_more() -> None:
