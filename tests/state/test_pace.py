@@ -53,7 +53,7 @@ machines = {
 @given(**machines)
 def test_batches_keep_to_the_limit_and_the_budget_is_used_well(base: float, speed: float, first: int) -> None:
     pace = start(first)
-    run(pace, lambda moved: base + moved / speed, 60)
+    run(pace, lambda moved: base + moved / speed, 100)
     settled = run(pace, lambda moved: base + moved / speed, 100)
     ideal = (0.8 * LIMIT - base) * speed
     assert settled.within() == 1.0
@@ -71,7 +71,7 @@ def test_they_do_so_on_a_machine_that_is_never_quite_as_before(
         return (base + moved / speed) * noise.uniform(0.85, 1.15)
 
     pace = start(first)
-    run(pace, machine, 60)
+    run(pace, machine, 100)
     settled = run(pace, machine, 200)
     assert settled.within() >= 0.9
     assert mean(settled.moved) >= (LIMIT - base) * speed / 2

@@ -211,6 +211,12 @@ def test_a_hot_group_gets_a_node_with_the_least_besides() -> None:
     assert sum(load[group] for group in hot) == 107
 
 
+def test_groups_change_places_where_one_after_another_went_wrong() -> None:
+    load = [9.0, 8.0, 1.0, 8.0, 2.0, 2.0]
+    after = respread(Route.even(6, nodes=2, partitions=2), nodes=3, partitions=3, load=load)
+    assert share(after, load) == pytest.approx([1 / 3] * 3)
+
+
 def test_nodes_that_leave_give_everything_to_those_with_little_to_do() -> None:
     route = Route(1, (0, 0, 1, 1, 2, 2, 2, 2), (0, 0, 1, 1, 2, 2, 2, 2))
     load = [9.0, 9.0, 1.0, 1.0, 5.0, 4.0, 1.0, 1.0]

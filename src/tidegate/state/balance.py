@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop
 from typing import TypeAlias
 
 import numpy as np
@@ -43,7 +43,7 @@ class Balance:
         self._loads = summed(owners, weights)
         self._even = float(self._loads.mean())
         self._queues: dict[int, list[tuple[float, int]]] = {}
-        """Groups of a node that was the busiest, those with the most load per byte first."""
+        """Groups of a node when it first was the busiest, those with the most load per byte first."""
         self._members: dict[int, Whole] = {}
         """Groups of a node, once someone asked."""
 
@@ -91,8 +91,6 @@ class Balance:
             self._members.pop(target, None)
             self._loads[source] -= weight
             self._loads[target] += weight
-            if target in self._queues:
-                heappush(self._queues[target], self._entry(group))
 
     def _groups_of(self, node: int) -> Whole:
         if node not in self._members:
