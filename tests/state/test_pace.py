@@ -97,6 +97,12 @@ def test_a_machine_that_slows_down_gets_less_and_one_that_recovers_more() -> Non
     assert again.moved[-1] > fast.moved[-1] / 2
 
 
+def test_a_batch_with_little_room_still_gets_all_of_it_soon() -> None:
+    base, speed = 0.78 * LIMIT, 1e8
+    found = run(start(1_000), lambda moved: base + moved / speed, 60)
+    assert min(found.moved[-10:]) >= (0.8 * LIMIT - base) * speed / 2
+
+
 def test_a_surge_that_fills_the_batch_leaves_the_floor_until_it_is_over() -> None:
     pace = start()
     calm = run(pace, lambda moved: 0.2 + moved / 1e8, 40)
