@@ -75,6 +75,11 @@ class Moving(World):
         movers = [node for node in self._addresses if isinstance(node, Mover) and node.pullable]
         return [*starts, *(_Pull(self, node) for node in movers)]
 
+    def risk(self, driver: Driver) -> float:
+        # Its few moves between two routes are as much at risk as its many others.
+        between = isinstance(driver, Rescaler) and driver.locked
+        return self.weather.faults * (10 if between else 1)
+
     def _step(self) -> None:
         if self.noisy and self.rng.random() < self.weather.asking:
             able = [each for each in self._drivers if isinstance(each, Rescaler) and each.askable]

@@ -107,6 +107,10 @@ class World:
         """Who may make a move beside drivers, tasks and messages."""
         return ()
 
+    def risk(self, driver: Driver) -> float:
+        """How likely a driver stops or sleeps after a move."""
+        return self.weather.faults
+
     def strikes(self, chance: float) -> bool:
         """Whether an oddity of a Spark job happens now."""
         return self.rng.random() < chance * self.weather.oddities
@@ -152,7 +156,7 @@ class World:
         number = rng.randrange(max(1, own + len(others) + len(network.bag)))
         if number < len(drivers):
             drivers[number].step()
-            if rng.random() < self.weather.faults:
+            if rng.random() < self.risk(drivers[number]):
                 self._interrupt(drivers[number])
         elif number < own:
             task = tasks[number - len(drivers)]
