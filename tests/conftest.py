@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +19,10 @@ def spark() -> Iterator[SparkSession]:
     from tidegate.engine import session
     from tidegate.sinks import Kafka
 
-    started = session.start("tests", master="local[2]", packages=Kafka.packages)
+    conf = {"spark.python.daemon.module": "tests.preloaded"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        started = session.start("tests", master="local[2]", packages=Kafka.packages, conf=conf)
     yield started
     started.stop()
 

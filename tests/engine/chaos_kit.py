@@ -12,11 +12,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
+from uuid import uuid4
+
+import pyspark
 
 import tidegate as tg
 from tidegate import config
+from tidegate.engine import session
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.manifest import Manifest
 from tidegate.state.shard import Shard
@@ -41,12 +47,10 @@ SETTINGS: Mapping[str, str | int] = {
     "admission.max_rows": ROWS,
     "admission.initial_rows": ROWS,
 }
-_SPARK: Mapping[str, str | int] = {
-    "spark.master": "local[2]",
-    "spark.driver_memory": "512m",
-    # A driver that lives for seconds starts faster when its JVM does not optimise.
-    "spark.conf.spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+_MASTER, _MEMORY = "local[2]", "512m"
+# A driver that lives for seconds starts faster when its JVM does not optimise.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def pipeline(folder: Path, batches: int) -> tg.Pipeline:
@@ -103,7 +107,7 @@ class Finished:
 
     left: Left
     slowest: float
-    """Seconds of its slowest batch."""
+    """Seconds of its slowest batch; the first one, which warms up the machine, does not count."""
 
 
 def finish(folder: Path, batches: int, **settings: object) -> Finished:
@@ -112,12 +116,13 @@ def finish(folder: Path, batches: int, **settings: object) -> Finished:
     given = {**SETTINGS, "engine.checkpoint": str(folder / "checkpoint"), **settings}
     effective = config.load(environ={}, overrides=given)
     pipeline(folder, batches).run(config=effective, listeners=[told.append], until_done=True)
-    slowest = max(batch.batch_seconds for batch in told)
+    slowest = max((batch.batch_seconds for batch in told[1:]), default=0.0)
     return Finished(left(folder, folder / "checkpoint"), slowest)
 
 
 class Driver:
-    """The pipeline in a process of its own, with its checkpoint and its output in `folder`."""
+    """The pipeline in a process of its own, with its checkpoint and its output in `folder`. A `standby` has
+    Spark at the ready, and waits for `go`."""
 
     def __init__(
         self,
@@ -126,15 +131,22 @@ class Driver:
         *,
         environ: Mapping[str, str] | None = None,
         settings: Mapping[str, str | int] | None = None,
+        java: str | None = None,
+        standby: bool = False,
     ) -> None:
-        file = folder / "watched.py"
-        file.write_text(
-            "from pathlib import Path\n"
-            "from tests.engine.chaos_kit import pipeline\n"
-            f"p = pipeline(Path({str(folder)!r}), {batches})\n"
-        )
+        java = java or quick_start()
+        file = folder / f"watched-{uuid4().hex}.py"
+        self._go = file.with_suffix(".go")
+        lines = [
+            "from pathlib import Path",
+            "from tests.engine.chaos_kit import at_the_ready, pipeline",
+            f"at_the_ready({java!r}, Path({str(self._go)!r}))" if standby else "",
+            f"p = pipeline(Path({str(folder)!r}), {batches})",
+        ]
+        file.write_text("\n".join(lines))
         command = [sys.executable, "-m", "tidegate.cli.main", "run", file.name, "--until-done", "--quiet"]
-        given = {**SETTINGS, **_SPARK, **(settings or {})}
+        spark = {"spark.master": _MASTER, "spark.driver_memory": _MEMORY, f"spark.conf.{JAVA_OPTIONS}": java}
+        given = {**SETTINGS, **spark, **(settings or {})}
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
@@ -148,6 +160,10 @@ class Driver:
             stderr=self._errors,
             env={**mine, "PYTHONPATH": path, **(environ or {})},
         )
+
+    def go(self) -> None:
+        """Let a standby begin; if it has not started Spark yet, it does so first."""
+        self._go.touch()
 
     @property
     def alive(self) -> bool:
@@ -177,27 +193,53 @@ class Driver:
             for pid in held:
                 _send(pid, signal.SIGCONT)
 
-    def kill(self) -> None:
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, if it is still there."""
         if self.alive:
             self.process.kill()
             self.process.wait()
         self._errors.close()
 
 
-@contextmanager
-def driver(
-    folder: Path,
-    batches: int,
-    *,
-    environ: Mapping[str, str] | None = None,
-    settings: Mapping[str, str | int] | None = None,
-) -> Iterator[Driver]:
-    """A driver that ends with the block."""
-    started = Driver(folder, batches, environ=environ, settings=settings)
-    try:
-        yield started
-    finally:
-        started.kill()
+def at_the_ready(java: str, go: Path) -> None:
+    """What a standby does before it reads its pipeline."""
+    # All that a run imports.
+    from tidegate.engine import runner  # noqa: F401
+
+    tests = os.getppid()
+    session.start(NAME, master=_MASTER, driver_memory=_MEMORY, conf={JAVA_OPTIONS: java})
+    while not go.exists():
+        if os.getppid() != tests:
+            sys.exit("nobody waits for this standby any more")
+        time.sleep(0.02)
+
+
+@cache
+def quick_start() -> str:
+    """Options of Java for drivers that start often and do not live long.
+
+    What Java has to read and check of Spark's classes is a fifth of what a start costs. The first time it
+    is kept in an archive, for all drivers that follow. Java finds out by itself if one does not fit any more,
+    and does without."""
+    installed = sha256(f"{sys.prefix} {pyspark.__version__}".encode()).hexdigest()[:12]
+    archive = Path(tempfile.gettempdir()) / f"tidegate-tests-{installed}.jsa"
+    options = f"{_JAVA} -XX:SharedArchiveFile={archive} -Xlog:cds=off"
+    if archive.exists():
+        return options
+    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+        folder, draft = Path(scratch), Path(scratch) / "draft.jsa"
+        with Driver(folder, 2, java=f"{_JAVA} -XX:ArchiveClassesAtExit={draft}") as running:
+            await_that(lambda: last_batch(folder) == 1 or not running.alive, "both batches were committed")
+            java = [part.pid for part in parts(running.process.pid) if part.kind == "jvm"]
+            assert running.wait() == 0, running.said
+        # Java writes when it ends, and that is after its driver.
+        await_that(lambda: not any(map(_command, java)), "Java ended")
+        if draft.exists():
+            draft.replace(archive)
+    return options
 
 
 Kind = Literal["jvm", "node", "worker"]

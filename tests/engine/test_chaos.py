@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.engine.chaos_kit import Driver, await_that, checkpoint_of, driver, finish, last_batch, left, parts
+from tests.engine.chaos_kit import Driver, Left, await_that, checkpoint_of, finish, last_batch, left, parts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +22,7 @@ SECONDS = float(os.environ.get("TIDEGATE_CHAOS_SECONDS", "30"))
 EVERY = 3.0
 INTERVAL = 1.0
 """Seconds from batch to batch while parts are killed, so that it is known how many there can be at most."""
+BATCHES = int(SECONDS / INTERVAL + SECONDS / EVERY) + 10
 KINDS = ("driver", "jvm", "node", "worker")
 
 pytestmark = [
@@ -30,6 +31,12 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600 + 10 * SECONDS),
 ]
+
+
+@pytest.fixture(scope="module")
+def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """What a run leaves that nobody disturbs."""
+    return finish(tmp_path_factory.mktemp("calm"), BATCHES).left
 
 
 def victims(running: Driver, kind: str) -> list[int]:
@@ -59,12 +66,11 @@ def settled(running: Driver, folder: Path) -> float:
     return time.monotonic() - began
 
 
-def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Path) -> None:
+def test_kills_of_random_parts_leave_no_trace(calm: Left, tmp_path: Path) -> None:
     """A part that dies is replaced without help; only a dead driver is started again from outside."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     moments = random.Random(seed)
-    calm = finish(tmp_path / "calm", int(SECONDS / INTERVAL + SECONDS / EVERY) + 10).left
     folder = tmp_path / "struck"
     folder.mkdir()
     killed: list[str] = []
@@ -72,7 +78,7 @@ def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Pat
 
         def start(interval: float) -> Driver:
             settings = {"engine.interval": f"{interval * 1000:.0f} ms"}
-            return stack.enter_context(driver(folder, calm.batches, settings=settings))
+            return stack.enter_context(Driver(folder, calm.batches, settings=settings))
 
         running, since = start(INTERVAL), 0
         until = time.monotonic() + SECONDS + settled(running, folder)
@@ -93,13 +99,12 @@ def test_kills_of_random_parts_leave_no_trace(spark: SparkSession, tmp_path: Pat
     assert left(folder, checkpoint_of(folder)) == calm
 
 
-def test_every_part_is_replaced_while_its_driver_lives(spark: SparkSession, tmp_path: Path) -> None:
+def test_every_part_is_replaced_while_its_driver_lives(calm: Left, tmp_path: Path) -> None:
     """Nodes, and each kind of process that Spark runs Python in. A driver without its JVM ends by itself."""
-    calm = finish(tmp_path / "calm", 60).left
     folder = tmp_path / "struck"
     folder.mkdir()
     settings = {"engine.interval": "500 ms"}
-    with driver(folder, calm.batches, settings=settings) as running:
+    with Driver(folder, calm.batches, settings=settings) as running:
         settled(running, folder)
         struck: set[str] = set()
         while True:
@@ -118,6 +123,6 @@ def test_every_part_is_replaced_while_its_driver_lives(spark: SparkSession, tmp_
         (jvm,) = (part for part in parts(running.process.pid) if part.kind == "jvm")
         os.kill(jvm.pid, signal.SIGKILL)
         assert running.wait() == 1
-    with driver(folder, calm.batches) as last:
+    with Driver(folder, calm.batches) as last:
         assert last.wait() == 0, last.said
     assert left(folder, checkpoint_of(folder)) == calm

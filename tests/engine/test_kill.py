@@ -11,11 +11,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import tidegate as tg
+from tests.engine.chaos_kit import JAVA_OPTIONS, await_that, quick_start
+from tidegate.ledger.ledger import Ledger
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -43,6 +46,7 @@ class Driver:
         settings = {
             "engine.interval": "20 ms",
             "spark.master": "local[2]",
+            f"spark.conf.{JAVA_OPTIONS}": quick_start(),
             "admission.min_rows": rows_per_batch,
             "admission.max_rows": rows_per_batch,
         }
@@ -77,23 +81,28 @@ def kill_again_and_again(folder: Path) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
     moments = random.Random(seed)
-    ledger = folder / ".tidegate/killed/ledger"
     for number in range(KILLS):
-        records = len(list(ledger.glob("[0-9]*.json")))
+        before = generation(folder)
         driver = Driver(folder, rows_per_batch=2_000)
         if number % 2:
             # Some batches into the run.
             next(driver.batches())
         else:
             # Before its first batch is through: while it recovers, replays or publishes.
-            deadline = time.monotonic() + 120
-            while len(list(ledger.glob("[0-9]*.json"))) <= records and time.monotonic() < deadline:
-                time.sleep(0.01)
+            await_that(partial(taken_over, folder, before), "the driver took over")
         time.sleep(moments.uniform(0, 1.5))
         driver.kill()
         write_lines(folder, number + 1)
     last = Driver(folder, rows_per_batch=100_000).finish()
     assert last, "the runs that were killed had already done everything: nothing was tested"
+
+
+def generation(folder: Path) -> int:
+    return Ledger(folder / ".tidegate/killed/ledger").generation
+
+
+def taken_over(folder: Path, before: int) -> bool:
+    return generation(folder) > before
 
 
 def write_lines(folder: Path, number: int) -> None:
