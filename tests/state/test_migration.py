@@ -122,6 +122,16 @@ def test_a_later_one_that_does_not_start_leaves_the_earlier_one_moving() -> None
     assert migration.handle(Committed(0)) == [Settle(1, 4)]
 
 
+def test_one_that_does_not_start_keeps_the_nodes_that_state_still_comes_from() -> None:
+    migration = Migration(route(4), nodes=4)
+    migration.handle(asked(1, 2))
+    migration.handle(Boundary())
+    migration.handle(Committed(8))
+    assert migration.handle(asked(2, 6)) == [StartNodes(6)]
+    assert migration.handle(NotStarted("no memory")) == [GiveUp(2, 4, "no memory")]
+    assert migration.handle(Committed(0)) == [Settle(1, 2)]
+
+
 def test_before_the_switch_no_other_is_taken() -> None:
     migration = on_two()
     migration.handle(asked(1, 4))

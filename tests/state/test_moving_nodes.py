@@ -109,7 +109,7 @@ def test_key_groups_come_when_needed_and_in_the_background(tmp_path: Path, durab
 
         await_that(settled)
         for client in drive.clients:
-            client.release(1, ALL)
+            client.release(Ticket(1, 1 << 40), ALL)
         with pytest.raises(StaleError):
             drive.clients[0].take(TABLE.name, RIGHT, 0, probes(ON_RIGHT))
         assert drive.get(1, ON_RIGHT) == dict.fromkeys(ON_RIGHT, 1) | dict.fromkeys(ON_RIGHT[:5], 2)

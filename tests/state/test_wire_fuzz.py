@@ -175,7 +175,7 @@ VALID = [
         wire.Take(TABLE.name, HELD, 0, len(KEYS)),
         wire.Ripe(TABLE.name, HELD, 0, None, 5),
         wire.Span(TABLE.name, HELD, 0, 0, 1000),
-        wire.Release(0, HELD),
+        wire.Release(Ticket(0, 1), HELD),
         wire.Get(OVER, TABLE.name, len(KEYS)),
         wire.Due(OVER, TABLE.name, HELD, 5),
         wire.Scan(OVER, TABLE.name, HELD),
@@ -278,7 +278,7 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
         st.integers(0, 2**64 - 1),
         st.integers(1, 2**40),
     ),
-    st.builds(wire.Release, st.integers(0, 2**40), group_sets),
+    st.builds(wire.Release, tickets, group_sets),
 )
 
 
@@ -353,7 +353,7 @@ def test_what_is_not_kept_is_not_given(target: Target) -> None:
     with pytest.raises(StateError, match="no state table"):
         target.node.take("other", HELD, 0, probes(KEYS))
     with pytest.raises(FencedError, match="has taken over"):
-        target.node.release(0, HELD)
+        target.node.release(Ticket(0, 1), HELD)
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/b", "..", ".", "", "a\0b", "x" * 300])

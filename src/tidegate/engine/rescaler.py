@@ -230,6 +230,8 @@ class Rescaler:
 
     def _target(self, ask: Ask) -> Route:
         """The route that is asked for."""
+        if self._strategy(ask) == "restart" and not self._nodes.durable:
+            raise ControlError("without a durable log (state.durable) a restart would lose all state")
         if ask.step is not None and ask.step not in self._steps:
             raise ControlError(f"there is no keyed step {ask.step!r}; there are: {', '.join(self._steps)}")
         route = self._migration.route

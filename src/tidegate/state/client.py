@@ -90,9 +90,9 @@ class NodeClient:
         further = (rows.schema.metadata or {}).get(wire.NEXT)
         return rows.replace_schema_metadata(None), None if further is None else int(further)
 
-    def release(self, generation: int, groups: Groups) -> None:
+    def release(self, ticket: Ticket, groups: Groups) -> None:
         """Let the node forget what it kept of groups that have left it."""
-        self._act(wire.Release(generation, groups))
+        self._act(wire.Release(ticket, groups))
 
     def stage(
         self,

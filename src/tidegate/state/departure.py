@@ -35,10 +35,14 @@ class Departures:
         """All that is kept of the state after a batch."""
         return self._frozen.get(batch_id)
 
-    def release(self, groups: Groups) -> None:
-        """Forget these groups, of whichever batch."""
+    def release(self, groups: Groups, before: int) -> None:
+        """Forget these groups as of batches before this one. What left later is not meant: a release may be
+        held up on its way."""
         with self._lock:
-            left = {at: kept.restricted(kept.groups - groups) for at, kept in self._frozen.items()}
+            left = {
+                at: kept.restricted(kept.groups - groups) if at < before else kept
+                for at, kept in self._frozen.items()
+            }
             self._frozen = {at: kept for at, kept in left.items() if kept.groups}
 
     def rewind(self, batch_id: int) -> None:

@@ -158,11 +158,11 @@ class Holder:
     ) -> tuple[pa.Table, int | None]:
         return self._shard.span(table, groups, batch_id, first, size)
 
-    def release(self, generation: int, groups: Groups) -> None:
+    def release(self, ticket: Ticket, groups: Groups) -> None:
         newest = self._standing.ticket.generation
-        if generation < newest:
+        if ticket.generation < newest:
             raise FencedError(f"a release is refused: a driver of generation {newest} has taken over")
-        self._shard.release(groups)
+        self._shard.release(groups, ticket.batch_id)
 
     def stage(
         self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]

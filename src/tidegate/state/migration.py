@@ -120,6 +120,7 @@ class Migration:
         self.route = route
         """The one in force."""
         self._nodes = nodes
+        self._before = nodes
         self._asked: Asked | None = None
         self._moving: Asked | None = None
 
@@ -140,7 +141,8 @@ class Migration:
                 assert self._asked is not None
                 number, self._asked = self._asked.number, None
                 self.phase = "moving" if self._moving else "idle"
-                self._nodes = self._needed(self.route)
+                # Old owners stay as long as state is on its way from them.
+                self._nodes = self._before if self._moving else self._needed(self.route)
                 return [GiveUp(number, self._nodes, why)]
             case Boundary(), "ready":
                 return self._switch()
@@ -171,7 +173,7 @@ class Migration:
         if event.strategy == "restart" or needed <= self._nodes:
             self.phase = "ready"
             return []
-        self.phase, self._nodes = "starting", needed
+        self.phase, self._before, self._nodes = "starting", self._nodes, needed
         return [StartNodes(needed)]
 
     def _switch(self) -> list[Instruction]:

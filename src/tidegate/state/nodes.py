@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ from tidegate.testing import faults
 
 _log = logging.getLogger(__name__)
 
+_GLANCE = 0.01
+"""Seconds between two looks at state that a batch is held for."""
 _WHOLE = 1 << 62
 """Bytes: all of it."""
 _FADING = 0.8
@@ -100,7 +103,6 @@ class Nodes:
         self.peers = peers
         self.budget = 0
         """Bytes that a node may bring over in the background during the next batch."""
-        self._generation = generation
         self._switch = _Switch()
         self._load = np.zeros(route.groups)
         self._timeout = seconds(settings.timeout)
@@ -179,10 +181,11 @@ class Nodes:
 
     def let_go(self) -> None:
         """All state is where it belongs: nobody asks its old owners any more."""
+        assert self._before is not None
         every = frozenset(range(self.route.groups))
         for node in range(len(self._local.nodes)):
             try:
-                self._client(node).release(self._generation, every)
+                self._client(node).release(self._before, every)
             except TidegateError as error:
                 _log.warning("node %d has not heard that it may let go: %s", node, error)
 
@@ -204,7 +207,8 @@ class Nodes:
         """Have a node stand at the batch before, whatever it is at."""
         groups, switch = self.route.groups_of(node), self._switch
         self._answers.pop(node, None)
-        self._client(node).begin(
+        begin = partial(
+            self._client(node).begin,
             ticket,
             self._base.restricted(groups),
             groups,
@@ -212,8 +216,13 @@ class Nodes:
             origins=switch.origins.get(node, {}),
             budget=_WHOLE if switch.hold else self.budget,
         )
+        begin()
+        waited = 0
         while switch.hold and self._client(node).status().groups_left:
-            time.sleep(0.01)
+            time.sleep(_GLANCE)
+            waited += 1
+            if waited % 100 == 0:
+                begin()  # A node leaves an old owner that did not answer alone until it is begun again.
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[Part]:
         """Have a node make durable what was staged; what that was."""

@@ -227,7 +227,7 @@ _PARSERS: dict[str, Callable[[_Form], Command]] = {
     "prepare": lambda form: Prepare(form.ticket()),
     "commit": lambda form: Commit(form.ticket(), form.moment("watermark")),
     "abort": lambda form: Abort(form.ticket()),
-    "release": lambda form: Release(form.whole("generation"), form.groups("groups")),
+    "release": lambda form: Release(form.ticket(), form.groups("groups")),
     "digest": lambda form: Digest(form.text("table"), form.whole("group", 0, MAX_GROUPS - 1)),
     "status": lambda form: Status(form.flag("sizes")),
 }

@@ -171,8 +171,8 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
                 self._holder.commit(ticket, watermark)
             case Abort(ticket):
                 self._holder.abort(ticket)
-            case Release(generation, groups):
-                self._holder.release(generation, groups)
+            case Release(ticket, groups):
+                self._holder.release(ticket, groups)
             case Digest(table, group):
                 return {"digest": self._holder.digest(table, group)}
             case Status(sizes):

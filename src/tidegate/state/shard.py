@@ -204,9 +204,9 @@ class Shard:
             "they were released, or were never here"
         )
 
-    def release(self, groups: Groups) -> None:
-        """Forget what has left."""
-        self._departures.release(groups)
+    def release(self, groups: Groups, batch_id: int) -> None:
+        """Forget what had left before this batch."""
+        self._departures.release(groups, batch_id)
         self._tidy()
 
     def pull(self) -> bool:

@@ -118,9 +118,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Nobody needs what the node kept of groups that have left it."""
+    """Nobody needs what the node kept of groups that had left it before this batch."""
 
-    generation: int
+    ticket: Ticket
     groups: Groups
 
 
