@@ -74,7 +74,7 @@ class Batches:
         batch.carry_out()
         if entry is not None:
             return None
-        self.garbage.collect(batch.manifest)
+        self.garbage.collect(batch.manifest, self.nodes.route.version if self.nodes else 0)
         return batch.outcome()
 
     def is_committed(self, batch_id: int) -> bool:

@@ -17,8 +17,10 @@ log = logging.getLogger(__name__)
 class Garbage:
     """Deletes runs of the log, and records of the ledger, once they are out of the retention.
 
-    What the newest `retention` committed batches name stays. What was never named by one is left to the next
-    start, which removes what nodes of earlier drivers wrote: a later driver's may be about to be named.
+    What the newest `retention` committed batches name stays. A run that was never named by one is left over
+    from a node that was lost or from owners that have changed since, or is about to be named by the next
+    batch. So after a change of the route, what no batch has named for a while is deleted; and at the start,
+    what nodes of earlier drivers wrote.
     """
 
     def __init__(self, ledger: Ledger, storage: Storage | None, retention: int) -> None:
@@ -26,6 +28,10 @@ class Garbage:
         self._storage = storage
         self._retention = retention
         self._named: deque[frozenset[str]] = deque()
+        self._route = 0
+        self._suspects: frozenset[str] = frozenset()
+        """Runs that no batch named when they were last looked for."""
+        self._suspected_at = 0
 
     def recover(self) -> None:
         """At start: take up what the ledger names, and delete what it does not."""
@@ -40,8 +46,9 @@ class Garbage:
             if name not in needed and wrote is not None and wrote < self._ledger.generation:
                 self._delete(name)
 
-    def collect(self, manifest: Manifest | None) -> None:
-        """After a batch is through. What cannot be deleted costs space, nothing else."""
+    def collect(self, manifest: Manifest | None, route: int = 0) -> None:
+        """After a batch on this version of the route is through. What cannot be deleted costs space, nothing
+        else."""
         try:
             self._ledger.forget(self._retention)
         except (OSError, CheckpointError) as error:
@@ -53,6 +60,20 @@ class Garbage:
             oldest = self._named.popleft()
             for name in oldest.difference(*self._named):
                 self._delete(name)
+        self._sweep(manifest.batch_id, route)
+
+    def _sweep(self, batch_id: int, route: int) -> None:
+        if self._storage is None:
+            return
+        needed = frozenset[str]().union(*self._named)
+        if self._suspects and batch_id >= self._suspected_at + self._retention:
+            for name in self._suspects - needed:
+                self._delete(name)
+            self._suspects = frozenset()
+        if route != self._route and not self._suspects:
+            names = frozenset(self._storage.names())
+            mine = {name for name in names if generation_of(name) == self._ledger.generation}
+            self._suspects, self._suspected_at, self._route = frozenset(mine - needed), batch_id, route
 
     def _delete(self, name: str) -> None:
         if self._storage is None:
