@@ -102,10 +102,13 @@ class Rescaler:
 
     def apply(self, ask: Ask) -> Rescale:
         """Set a rescale going."""
+        strategy = self._strategy(ask)
+        self._migration.check(strategy)
+        # Planning may ask nodes for sizes: no batch has to wait for that.
+        before, after = self._migration.route, self._target(ask)
         with self._change:
-            strategy = self._strategy(ask)
-            self._migration.check(strategy)
-            before, after = self._migration.route, self._target(ask)
+            if self._migration.route is not before:
+                raise ControlError("the route has changed while this was planned; ask again")
             instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
             self._parallelism = ask.parallelism or self._parallelism
             record = self.history.asked(
@@ -216,9 +219,9 @@ class Rescaler:
             self._limit = max(self._interval, 1.25 * usual)
 
     def _settle(self, number: int, nodes: int) -> None:
+        self._nodes.shrink(nodes)
         if self._nodes.peers:
             self._nodes.let_go()
-        self._nodes.shrink(nodes)
         self._nodes.budget, self._pace = 0, None
         record = self.history.settled(number, now=time.time())
         if record.parallelism[1] < record.parallelism[0]:

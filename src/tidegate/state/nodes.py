@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -180,14 +181,19 @@ class Nodes:
         self.route, self._switch = route, _Switch()
 
     def let_go(self) -> None:
-        """All state is where it belongs: nobody asks its old owners any more."""
+        """All state is where it belongs: nobody asks its old owners any more. A thread of its own tells them,
+        so that no batch waits for one that does not answer; what leaves them from now on is not meant."""
         assert self._before is not None
-        every = frozenset(range(self.route.groups))
-        for node in range(len(self._local.nodes)):
+        ticket, every = self._before, frozenset(range(self.route.groups))
+
+        def tell(node: NodeHandle) -> None:
             try:
-                self._client(node).release(self._before, every)
+                self._connected(node).release(ticket, every)
             except TidegateError as error:
-                _log.warning("node %d has not heard that it may let go: %s", node, error)
+                _log.warning("%s has not heard that it may let go: %s", node.name, error)
+
+        handles = self._local.nodes
+        threading.Thread(target=lambda: list(map(tell, handles)), name="let-go", daemon=True).start()
 
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
@@ -285,11 +291,11 @@ class Nodes:
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
     def _client(self, node: int) -> NodeClient:
+        return self._connected(self._local.nodes[node])
+
+    def _connected(self, node: NodeHandle) -> NodeClient:
         return client_for(
-            self._local.nodes[node].address,
-            token=self._local.token,
-            pipeline=self._pipeline,
-            timeout=self._timeout,
+            node.address, token=self._local.token, pipeline=self._pipeline, timeout=self._timeout
         )
 
 
