@@ -264,6 +264,8 @@ def terminal(*arguments: object, columns: int = 80, interrupt_at: str | None = N
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "", "LINES": ""},
         start_new_session=True,
+        # A shell that starts the tests in the background has them, and so their children, ignore Ctrl-C.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     os.close(theirs)
     seen = b""
