@@ -131,6 +131,7 @@ def toured(
     strategies: Sequence[Strategy],
     *,
     path: Sequence[int] = PATH,
+    after: int = AFTER,
     live: Keys | None = None,
     each: Callable[[tg.BatchProgress], None] | None = None,
 ) -> Tour:
@@ -145,7 +146,7 @@ def toured(
                 each(progress)
 
         guide = threading.Thread(
-            target=_guide, args=(tour, checkpoint, strategies, rate, path), daemon=True, name="guide"
+            target=_guide, args=(tour, checkpoint, strategies, rate, path, after), daemon=True, name="guide"
         )
         guide.start()
         _pipeline(keys, rate, live).run(
@@ -157,7 +158,12 @@ def toured(
 
 
 def _guide(
-    tour: Tour, checkpoint: Path, strategies: Sequence[Strategy], rate: float, path: Sequence[int]
+    tour: Tour,
+    checkpoint: Path,
+    strategies: Sequence[Strategy],
+    rate: float,
+    path: Sequence[int],
+    after: int,
 ) -> None:
     def wait(batches: int) -> None:
         until = len(tour.batches) + batches
@@ -178,11 +184,11 @@ def _guide(
         for nodes in path if strategy == "hybrid" else path[:1]:
             numbers.append(client.apply(Ask(nodes=nodes, strategy=strategy)).number)
             _settled(client, numbers[-1], tour)
-            wait(AFTER)
+            wait(after)
         tour.records[strategy] = [client.rescale(number) for number in numbers]
         if strategy != strategies[-1]:  # Back to where it began.
             _settled(client, client.apply(Ask(nodes=1, strategy="hybrid")).number, tour)
-            wait(AFTER)
+            wait(after)
     client.stop()
 
 
@@ -300,7 +306,9 @@ def _hot_set(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) 
         shares.append((progress.batch_id, progress.state_local / total if total else 1.0))
 
     hot = tg.sources.HotSet(keys=0.05, rows=0.95)
-    tour = toured(100_000 if quick else 1_000_000, 20_000, ["hybrid"], live=hot, each=look, path=PATH[:1])
+    tour = toured(
+        100_000 if quick else 1_000_000, 20_000, ["hybrid"], live=hot, each=look, path=PATH[:1], after=12
+    )
     first = tour.records["hybrid"][0].first_batch
     assert first is not None
     share = next(share for number, share in shares if number == first + 10)

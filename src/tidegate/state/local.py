@@ -26,6 +26,8 @@ _START = 60.0
 """Seconds that a node has until it listens."""
 _END = 5.0
 """Seconds that nodes have to end by themselves."""
+_LOW = 15
+"""The priority of a node that starts while others work, as `nice` has it."""
 _LOGS = 10
 """So many logs of earlier nodes are kept, the newest ones."""
 
@@ -91,11 +93,13 @@ class LocalNodes:
         """By index; a replaced node has a new handle."""
         return tuple(running.handle for running in self._running)
 
-    def grow(self, count: int) -> None:
-        """Have at least `count` nodes. Either all that are missing start or none stays."""
+    def grow(self, count: int, *, gently: bool = False) -> None:
+        """Have at least `count` nodes. Either all that are missing start or none stays.
+
+        `gently`: they leave the machine to others until they listen, where this process may arrange that."""
         first = len(self._running)
         with ThreadPoolExecutor(max(count - first, 1)) as pool:
-            starts = [pool.submit(self._start, index) for index in range(first, count)]
+            starts = [pool.submit(self._start, index, gently=gently) for index in range(first, count)]
         started = [start.result() for start in starts if start.exception() is None]
         problem = next((start.exception() for start in starts if start.exception() is not None), None)
         if problem is not None:
@@ -169,7 +173,7 @@ class LocalNodes:
         except TidegateError:
             return True
 
-    def _start(self, index: int) -> _Running:
+    def _start(self, index: int, *, gently: bool = False) -> _Running:
         name = f"{self._prefix}node-{index}-{secrets.token_hex(4)}"
         folder = self._scratch / name
         with (self._scratch / f"{name}.log").open("wb") as log:
@@ -185,7 +189,12 @@ class LocalNodes:
                 # Ctrl-C is the driver's to handle; it still needs its nodes to end the batch.
                 start_new_session=True,
             )
+        gently = gently and os.geteuid() == 0  # Others may not take it back.
+        if gently:
+            _prioritise(process.pid, _LOW)
         line = _first_line(process, _START)
+        if gently:
+            _prioritise(process.pid, 0)
         if not line.endswith(b"\n"):
             process.kill()
             process.communicate()
@@ -223,6 +232,14 @@ def _tidy(scratch: Path, generation: int | None) -> None:
                 logs.append((number, path.stat().st_mtime, path))
     for _, _, path in sorted(logs)[:-_LOGS]:
         path.unlink(missing_ok=True)
+
+
+def _prioritise(pid: int, nice: int) -> None:
+    """Set how much of a busy machine a process gets; Linux has a say per session as well."""
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, pid, nice)
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(nice))
 
 
 def _first_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:

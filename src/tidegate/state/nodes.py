@@ -155,8 +155,8 @@ class Nodes:
         return found
 
     def grow(self, count: int) -> None:
-        """Have at least so many nodes. The new ones own nothing yet."""
-        self._local.grow(count)
+        """Have at least so many nodes, without a batch taking longer for it. The new ones own nothing yet."""
+        self._local.grow(count, gently=True)
 
     def shrink(self, count: int) -> None:
         """Keep the first `count` nodes; the others end."""
