@@ -6,13 +6,14 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import Literal
 
 import pytest
 from rich.console import Console
 
+from tests.cli.batches import START, batch
 from tidegate.cli.closing import summary_table
 from tidegate.cli.lag import trend
 from tidegate.cli.lines import JsonView, LinesView
@@ -20,35 +21,6 @@ from tidegate.cli.live import LiveView
 from tidegate.cli.view import View, for_mode
 from tidegate.engine.progress import BatchProgress
 from tidegate.engine.summary import Summary
-
-START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-
-
-def batch(number: int, *, lag: int | None = 0, dead_letters: int = 0, took: float = 0.64) -> BatchProgress:
-    """Batch `number` of a pipeline that takes 1.25 M rows a second."""
-    finished = START + timedelta(seconds=number)
-    return BatchProgress(
-        pipeline="temperature",
-        batch_id=number,
-        finished_at=finished,
-        cut={"sensors": {"start": {"0": number}, "end": {"0": number + 1}}},
-        rows_in=1_250_000,
-        rows_out=400_000,
-        dead_letters=dead_letters,
-        input_rate=1_250_000.0,
-        rows_per_second=1_250_000 / took,
-        batch_seconds=took,
-        interval_seconds=1.0,
-        phases={"write": 0.5},
-        lag=lag,
-        limit=1_300_000,
-        latency_p50=0.82,
-        latency_p99=1.347,
-        watermark=finished - timedelta(seconds=5),
-        parallelism=7,
-        sinks={"hot": 400_000},
-    )
-
 
 SUMMARY = Summary(
     pipeline="temperature",

@@ -1,0 +1,69 @@
+"""Rescales at set times of a run."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.batches import batch
+from tests.control.kit import Toy
+from tidegate.cli.schedule import Appointment, Schedule, parse
+from tidegate.control.model import Ask
+from tidegate.control.server import ControlServer
+from tidegate.errors import ConfigError, DurationError
+
+
+@pytest.mark.parametrize(
+    ("text", "appointment"),
+    [
+        ("20 seconds: nodes=4", Appointment(20.0, Ask(nodes=4))),
+        ("1.5 min: nodes=2, parallelism=8", Appointment(90.0, Ask(nodes=2, parallelism=8))),
+        ("0 s:strategy=lazy nodes=1", Appointment(0.0, Ask(nodes=1, strategy="lazy"))),
+    ],
+)
+def test_an_appointment_is_a_time_and_what_to_ask_for(text: str, appointment: Appointment) -> None:
+    assert parse(text) == appointment
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("nodes=4", "write it like"),
+        ("20 s:", "write it like"),
+        ("20 s: nodes=4 colour=red", "write it like"),
+        ("20 s: nodes=0", "makes no sense"),
+        ("20 s: nodes=many", "makes no sense"),
+        ("20 s: strategy=slow nodes=2", "is no strategy"),
+    ],
+)
+def test_anything_else_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse(text)
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    with pytest.raises(DurationError):
+        parse("soon: nodes=4")
+
+
+def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there(tmp_path: Path) -> None:
+    toy = Toy()
+    appointments = [Appointment(0.05, Ask(nodes=0)), Appointment(0.0, Ask(nodes=4))]
+    with ControlServer(toy, checkpoint=tmp_path), Schedule(appointments, tmp_path) as schedule:
+        time.sleep(0.1)
+        assert toy.history() == ()
+        schedule(batch(0))
+        until = time.monotonic() + 30
+        while not toy.history() and time.monotonic() < until:
+            time.sleep(0.01)
+    # What makes no sense is refused there, and told in the log.
+    assert [rescale.ask.nodes for rescale in toy.history()] == [4]
+
+
+def test_what_is_not_due_by_the_end_does_not_keep_the_run(tmp_path: Path) -> None:
+    toy = Toy()
+    with ControlServer(toy, checkpoint=tmp_path), Schedule([Appointment(3600, Ask(nodes=4))], tmp_path) as it:
+        it(batch(0))
+    assert toy.history() == ()
