@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate.errors import StaleError, StateError
 from tidegate.state.arrival import PART, Arrival, Hold, restricted
@@ -21,13 +20,14 @@ from tidegate.state.backends.columnar import Columnar
 from tidegate.state.backends.through import Through
 from tidegate.state.departure import Departures
 from tidegate.state.digest import digest_of
-from tidegate.state.keys import Groups, Hashes, bounds, group_of, hash_column, show_groups
+from tidegate.state.keys import Groups, Hashes, group_of, hash_column, show_groups
 from tidegate.state.log import Log, Snapshot
 from tidegate.state.manifest import Manifest, RunRef
 from tidegate.state.merge import MOST_RUNS, chosen, expired, inside, merged_rows, sorted_by_hash
+from tidegate.state.merges import Merge, substituted
 from tidegate.state.peers import Connect, Peers
 from tidegate.state.pieces import Sectioned
-from tidegate.state.run import Section
+from tidegate.state.sizes import sizes_of
 from tidegate.state.storage import Storage
 from tidegate.state.table import HASH, StateTable
 
@@ -57,16 +57,6 @@ class _Pending:
     watermark: int | None
     runs: tuple[RunRef, ...]
     writes: Mapping[str, pa.Table]
-
-
-@dataclass(frozen=True, slots=True)
-class _Merge:
-    """Runs, and the one that holds the same state; None when nothing is left of them."""
-
-    inputs: tuple[RunRef, ...]
-    output: RunRef | None
-    closed: int | None
-    """Rows due by then were left out."""
 
 
 class Shard:
@@ -106,7 +96,7 @@ class Shard:
         self._budget = min(_MERGED_AT_ONCE, memory // 8)
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: _Pending | None = None
-        self._merges: list[_Merge] = []
+        self._merges: list[Merge] = []
         self._merging = False
         self._written = 0
         self._lock = threading.Lock()  # of `_now`, `_pending` and `_merges` changing together
@@ -278,25 +268,9 @@ class Shard:
         """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
         [rows, bytes] by key group, as far as the index tells."""
         now = self._now
-        tables = {name: {"rows": 0, "bytes": 0} for name in now.tables}
-        groups = np.zeros((now.count, 2))
         # Runs that are with other nodes cannot be looked into.
-        for ref, run in self._opened(now.runs) if self._log.durable else now.pairs():
-            for name, part in run.parts.items():
-                figures = tables.setdefault(name, {"rows": 0, "bytes": 0})
-                for section in part.sections:
-                    figures["rows"] += section.rows
-                    figures["bytes"] += section.length
-                    _spread(section, ref.groups, groups)
-        return {
-            "runs": len(now.runs),
-            "bytes": sum(ref.bytes for ref in now.runs),
-            "tables": tables,
-            "groups": {
-                str(group): groups[group].round().astype(int).tolist()
-                for group in np.flatnonzero(groups[:, 0]).tolist()
-            },
-        }
+        pairs = self._opened(now.runs) if self._log.durable else now.pairs()
+        return sizes_of(now, pairs)
 
     def merge(self) -> bool:
         """Merge a few runs into one when that is due; whether it was. For one thread at a time.
@@ -304,7 +278,7 @@ class Shard:
         The next `prepare` lists the merged run instead of its inputs, whose files stay: earlier manifests
         need them.
         """
-        done: _Merge | None = None
+        done: Merge | None = None
         with self._lock:
             now, self._merging = self._now, True
         try:
@@ -345,7 +319,7 @@ class Shard:
         hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
         return (*under_way, Arrival(hold, hold.view.open))
 
-    def _dropped(self, now: Snapshot) -> _Merge | None:
+    def _dropped(self, now: Snapshot) -> Merge | None:
         """The oldest runs, when nothing in them counts any more: windows that are over."""
         over = 0
         if now.closed is None:
@@ -354,9 +328,9 @@ class Shard:
             if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
                 break
             over += 1
-        return _Merge(now.runs[:over], None, now.closed) if over else None
+        return Merge(now.runs[:over], None, now.closed) if over else None
 
-    def _merged(self, now: Snapshot) -> _Merge | None:
+    def _merged(self, now: Snapshot) -> Merge | None:
         """The newest runs, as many as is due; none that arrivals are read for."""
         replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
         if replaced and not now.open:
@@ -380,12 +354,12 @@ class Shard:
         inputs: tuple[RunRef, ...],
         opened: Sequence[tuple[RunRef, Sectioned]],
         sequence: int,
-    ) -> _Merge:
+    ) -> Merge:
         """A run in place of some, of the rows of those that are opened."""
         content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
         first = next(content, None)
         if first is None:
-            return _Merge(inputs, None, now.closed)
+            return Merge(inputs, None, now.closed)
         output = self._log.write(
             self._run_name(sequence, "merged"),
             chain([first], content),
@@ -393,7 +367,7 @@ class Shard:
             groups=now.groups,
             count=now.count,
         )
-        return _Merge(inputs, output, now.closed)
+        return Merge(inputs, output, now.closed)
 
     def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
         return [(ref, self._log.run(ref)) for ref in refs]
@@ -406,13 +380,7 @@ class Shard:
     def _snapshot(self, manifest: Manifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
         """A manifest with the merges done that fit it; the other ones are forgotten. So are arrivals when all
         runs are merged that they were read for."""
-        runs, fitting = manifest.runs, []
-        for merge in self._merges:
-            after = _substituted(runs, merge, manifest.closed, groups)
-            if after is not None:
-                runs = after
-                fitting.append(merge)
-        self._merges = fitting
+        runs, self._merges = substituted(manifest, groups, self._merges)
         # By the manifest: when a merge is forgotten, its inputs are needed again.
         needed = Snapshot(self._log, manifest, groups, manifest.runs, restricted(arrivals, groups)).arriving
         return Snapshot(self._log, manifest, groups, runs, needed)
@@ -438,22 +406,6 @@ class Shard:
             self._log.keep(names)
 
 
-def _substituted(
-    runs: tuple[RunRef, ...], merge: _Merge, closed: int | None, groups: Groups
-) -> tuple[RunRef, ...] | None:
-    """The runs with a merged one in place of its inputs; None when they are not all there as they were."""
-    if merge.closed is not None and (closed is None or closed < merge.closed):
-        return None
-    if merge.output is not None and merge.output.groups != groups:
-        return None
-    number = len(merge.inputs)
-    for start in range(len(runs) - number + 1):
-        if runs[start : start + number] == merge.inputs:
-            between = () if merge.output is None else (merge.output,)
-            return (*runs[:start], *between, *runs[start + number :])
-    return None
-
-
 def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[StateTable, pa.Table]]:
     content = []
     for name in sorted(writes):
@@ -474,17 +426,6 @@ def _alike(one: Manifest, other: Manifest, groups: Groups) -> bool:
     """Whether these describe the same state of some groups."""
     one, other = one.restricted(groups), other.restricted(groups)
     return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)
-
-
-def _spread(section: Section, counted: Groups, figures: NDArray[np.float64]) -> None:
-    """Add a section to the figures of its groups, by their shares of its hashes."""
-    count = len(figures)
-    low, high = group_of(np.array([section.first, section.last], np.uint64), count).tolist()
-    for group in counted.intersection(range(low, high + 1)):
-        first, beyond = bounds(group, count)
-        common = min(beyond, section.last + 1) - max(first, section.first)
-        share = common / (section.last + 1 - section.first)
-        figures[group] += share * section.rows, share * section.length
 
 
 def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:
