@@ -126,3 +126,7 @@ class ControlError(TidegateError, RuntimeError):
 
     Operator action: as the message says; `tidegate status` shows what the pipeline is at.
     """
+
+
+class ClusterError(TidegateError, RuntimeError):
+    """A cluster that does not start, or cannot do what is asked. Operator action: as the message says."""

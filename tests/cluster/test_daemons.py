@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.kit import Process, alive, await_that, family
-from tidegate.cluster import ClusterError
 from tidegate.cluster.daemons import Daemon
+from tidegate.errors import ClusterError
 
 # One that stays below its parent, one that leaves its session, and one whose parent has gone.
 BREED = ["sh", "-c", "echo here; sleep 1000 & setsid sleep 1000 & (sleep 1000 &) ; wait"]

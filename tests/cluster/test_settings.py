@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate.cluster import ClusterError, open_cluster
+from tidegate.cluster import open_cluster
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.standalone import Standalone
 from tidegate.config.settings import Cluster as ClusterSettings
-from tidegate.errors import ConfigError
+from tidegate.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,9 +13,9 @@ import pytest
 
 from tests.cluster.driver import MEMORY
 from tests.cluster.kit import Batch, driver, is_whole
-from tidegate.cluster import ClusterError
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.cluster.standalone import Standalone
+from tidegate.errors import ClusterError
 
 slow = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

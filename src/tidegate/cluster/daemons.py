@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tidegate.cluster import guard
-from tidegate.cluster.provider import ClusterError
+from tidegate.errors import ClusterError
 
 LOOPBACK = "127.0.0.1"
 _START = 120.0

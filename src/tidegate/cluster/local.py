@@ -10,13 +10,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
-from tidegate.cluster.provider import ClusterError, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
 from tidegate.cluster.seats import Seat, moves
+from tidegate.errors import ClusterError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +33,7 @@ _NO_MASTER = "the Spark master of this cluster has ended; stop the pipeline and 
 _EXECUTOR_LOGGING = Path(__file__).parents[1] / "engine" / "log4j2.properties"
 
 
-class InProcess:
+class InProcess(Cluster):
     """Spark in the driver's JVM: as many tasks at a time as it has slots, and no executors to add."""
 
     def __init__(self, master: str = "local[*]") -> None:
@@ -64,14 +64,6 @@ class InProcess:
     def close(self) -> None:
         self._slots = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
 
 @dataclass(slots=True)
 class _Worker:
@@ -87,7 +79,7 @@ class _Worker:
             return frozenset()
 
 
-class LocalCluster:
+class LocalCluster(Cluster):
     """A master and `workers` workers on loopback, each with one executor of `cores` and `memory`.
 
     A worker that dies is replaced. All processes end, and all files go, with this object and with this
@@ -178,14 +170,6 @@ class LocalCluster:
         for daemon in daemons:
             daemon.end()
         shutil.rmtree(self._home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check_open(self) -> None:
         if self._closing.is_set():

@@ -6,13 +6,14 @@ import os
 import site
 import sys
 import sysconfig
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
-from tidegate.errors import TidegateError
+from tidegate.errors import ClusterError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,10 +34,6 @@ _TUNED = {
 }
 
 
-class ClusterError(TidegateError, RuntimeError):
-    """A cluster that does not start, or cannot do what is asked. Operator action: as the message says."""
-
-
 @dataclass(frozen=True, slots=True)
 class ExecutorLine:
     """One executor as the driver sees it."""
@@ -50,26 +47,27 @@ class ExecutorLine:
     """It takes no new tasks and ends when it is done with those that it has."""
 
 
-class Cluster(Protocol):
+class Cluster(ABC):
     """Where the tasks of a session run; a context manager that closes it.
 
     Start a session on `master` with `conf`, then `attach` it. Stop the session before `close`.
     """
 
     @property
+    @abstractmethod
     def master(self) -> str:
         """What the session connects to."""
-        ...
 
     @property
+    @abstractmethod
     def conf(self) -> Mapping[str, str]:
         """Spark settings that the session has to have."""
-        ...
 
+    @abstractmethod
     def attach(self, spark: SparkSession) -> None:
         """Take charge of the executors of this session; returns when tasks can run."""
-        ...
 
+    @abstractmethod
     def fit(self, executors: int) -> int:
         """Have about so many executors, and tell how many that is going to be.
 
@@ -77,21 +75,22 @@ class Cluster(Protocol):
         those that are too many take no more tasks and leave once they are done. May be called at any time,
         also while an earlier change is under way.
         """
-        ...
 
+    @abstractmethod
     def executors(self) -> tuple[ExecutorLine, ...]:
         """Those that live, without the driver."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """End what was started for this cluster. May be called again."""
-        ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 def executor_conf(cores: int, memory: str) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from tidegate.cluster.allocation import Allocation
-from tidegate.cluster.provider import ClusterError, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
+from tidegate.errors import ClusterError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LOOPBACK = ("127.0.0.1", "localhost")
 
 
-class Standalone:
+class Standalone(Cluster):
     """Executors on the workers of a master at `spark://host:port`.
 
     As long as `fit` was not called, every worker with room gets an executor, also those that join later.
@@ -74,11 +74,3 @@ class Standalone:
     def close(self) -> None:
         """Lets go of the session; the cluster stays."""
         self._allocation = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
