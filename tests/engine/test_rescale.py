@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 
@@ -37,6 +39,34 @@ def test_out_and_in_by_any_strategy(run: Run, tmp_path: Path, strategy: Strategy
         assert record.first_batch is not None
         if strategy != "lazy":
             assert record.phase == "settled"
+
+
+def test_status_can_be_asked_at_any_moment_of_a_restart(run: Run, tmp_path: Path) -> None:
+    found: list[int] = []
+    over = threading.Event()
+
+    def ask_on_and_on(client: ControlClient) -> None:
+        while not over.is_set():
+            found.append(len(client.status().nodes))
+
+    def restart(client: ControlClient) -> None:
+        to(3, "restart")(client)
+        asking.append(threads.submit(ask_on_and_on, client))
+
+    asking: list[Future[None]] = []
+    with ThreadPoolExecutor(1) as threads:
+        steering = Steering(tmp_path / "checkpoint", [restart])
+
+        def ends(progress: tg.BatchProgress) -> None:
+            if steering.records and steering.records[-1].over:
+                over.set()
+
+        try:
+            run(counting(tmp_path / "out"), listeners=[steering, ends], **settings(engine__parallelism=2))
+        finally:
+            over.set()
+        asking[0].result()
+    assert (found[0], min(found), found[-1]) == (2, 0, 3)
 
 
 def test_a_rescale_outlives_a_restart(run: Run, tmp_path: Path) -> None:

@@ -284,8 +284,11 @@ class Nodes:
         self._local.close()
 
     def _sizes_on(self, node: int) -> dict[int, tuple[int, int]]:
+        handles = self._local.nodes
+        if node >= len(handles):
+            return {}  # All of them are being started anew.
         try:
-            sizes = self._client(node).status(sizes=True).sizes
+            sizes = self._connected(handles[node]).status(sizes=True).sizes
         except NodeError:
             return {}  # It is replaced when the next batch needs it.
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
