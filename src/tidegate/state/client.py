@@ -49,13 +49,14 @@ class NodeClient:
         *,
         origins: Mapping[str, Groups] | None = None,
         budget: int = 0,
+        hold: bool = False,
     ) -> None:
         """Open a batch on the state that `manifest` names; the node owns `groups` in it.
 
         `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
-        up to `budget` bytes before that until the next `begin`.
+        up to `budget` bytes before that until the next `begin`: after the batch, or with `hold` at once.
         """
-        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget))
+        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, hold))
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""

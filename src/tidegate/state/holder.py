@@ -39,6 +39,7 @@ class Holding:
     groups: Groups = frozenset()
     tables: Mapping[str, StateTable] = field(default_factory=dict)
     watermark: int | None = None
+    hold: bool = False
 
     def table(self, name: str) -> StateTable:
         if name not in self.tables:
@@ -74,12 +75,12 @@ class Holder:
         self._counting = threading.Lock()
         self._closing = False
         self._committed = threading.Event()
-        self._begun = threading.Event()
+        self._pullable = threading.Event()
         self._threads = [
             threading.Thread(target=self._work, name=name, args=(event, work), daemon=True)
             for name, event, work in (
                 ("merge", self._committed, self._merge),
-                ("pull", self._begun, self._pull),
+                ("pull", self._pullable, self._pull),
             )
         ]
         for thread in self._threads:
@@ -100,10 +101,13 @@ class Holder:
                 command.manifest, command.groups, origins=command.origins, budget=command.budget
             )
             tables = {table.name: table for table in command.manifest.tables}
-            self._holding = Holding(command.manifest.groups, command.groups, tables, command.watermark)
+            self._holding = Holding(
+                command.manifest.groups, command.groups, tables, command.watermark, command.hold
+            )
             self._load = np.zeros(command.manifest.groups, np.int64)
             self._standing = after
-            self._begun.set()
+            if command.hold:
+                self._pullable.set()
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
@@ -216,6 +220,7 @@ class Holder:
             self._shard.commit(ticket.batch_id, watermark)
             self._standing = after
             self._committed.set()
+            self._pullable.set()
             faults.reach("node.committed", ticket.batch_id)
 
     def abort(self, ticket: Ticket) -> None:
@@ -242,7 +247,7 @@ class Holder:
 
     def close(self) -> None:
         self._closing = True
-        for event in (self._committed, self._begun):
+        for event in (self._committed, self._pullable):
             event.set()
         for thread in self._threads:
             thread.join()
@@ -280,5 +285,10 @@ class Holder:
         return self._shard.merge()
 
     def _pull(self) -> None:
-        while not self._closing and self._shard.pull():
+        """Between two batches, which take no longer for it then; one part even if there is no time between,
+        so that it comes to an end."""
+        while not self._closing and self._shard.pull() and self._has_time():
             pass
+
+    def _has_time(self) -> bool:
+        return self._holding.hold or self._standing.phase == "committed"

@@ -183,7 +183,8 @@ def _begin(form: _Form) -> Begin:
     groups, watermark = form.groups("groups", manifest.groups), form.moment("watermark")
     origins = _origins(form, groups, manifest.groups) if form.has("origins") else {}
     budget = form.whole("budget") if form.has("budget") else 0
-    return Begin(ticket, manifest, groups, watermark, origins, budget)
+    hold = form.flag("hold") if form.has("hold") else False
+    return Begin(ticket, manifest, groups, watermark, origins, budget, hold)
 
 
 def _origins(form: _Form, groups: Groups, count: int) -> dict[str, Groups]:

@@ -142,7 +142,7 @@ class TaskState:
     def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, NDArray[np.int64]]:
         """The rows of keys that this worker wrote itself in the batch before, and which keys are left.
 
-        Nobody else writes the groups of a partition while the route stays, so they are still right.
+        In one batch a key is written by one task, so they are still right, whatever the route is by now.
         """
         cached = _cache.get(self._place(table)) if table.kind == "value" else None
         if cached is None or not cached.is_before(self._assignment):
@@ -172,12 +172,11 @@ _Place = tuple[str, str, int]
 @dataclass(frozen=True, slots=True)
 class _Cached:
     ticket: Ticket
-    route: int
     hashes: NDArray[np.uint64]
     rows: pa.Table
 
     def is_before(self, assignment: Assignment) -> bool:
-        return self.ticket == assignment.before and self.route == assignment.route.version
+        return self.ticket == assignment.before
 
 
 # It lives as long as the worker: Spark uses one for many tasks, and ends it when it is idle for a minute.
@@ -188,7 +187,7 @@ def _remember(place: _Place, assignment: Assignment, rows: pa.Table) -> None:
     _cache.pop(place, None)
     if not len(rows) or rows.nbytes > _CACHED_BYTES:
         return
-    _cache[place] = _Cached(assignment.ticket, assignment.route.version, hash_column(rows[HASH]), rows)
+    _cache[place] = _Cached(assignment.ticket, hash_column(rows[HASH]), rows)
     while len(_cache) > _CACHED_PARTS:
         _cache.popitem(last=False)
 

@@ -49,6 +49,8 @@ class Begin:
     with the first batch on a new route, and each further attempt at it."""
     budget: int = 0
     """Bytes that the node may get from there unasked, until the next `begin`."""
+    hold: bool = False
+    """The driver waits for them: they are to come at once, not between batches."""
 
 
 @dataclass(frozen=True, slots=True)
