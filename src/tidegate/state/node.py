@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
+import numpy.ma  # noqa: F401  pyarrow loads it at its first conversion: better now than in a batch.
+
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.client import NodeClient, client_for
 from tidegate.state.holder import Holder
