@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -50,21 +51,26 @@ class Drive:
         self.answers: list[PrepareAnswer] = []
         self.begin()
 
-    def begin(self, origins: Mapping[int, Mapping[str, Groups]] | None = None, budget: int = 0) -> None:
+    def begin(
+        self,
+        origins: Mapping[int, Mapping[str, Groups]] | None = None,
+        budget: int = 0,
+        hold: bool = False,
+    ) -> None:
         self.ticket = Ticket(1, self.base.batch_id + 1, self.ticket.attempt + 1)
         for index, (client, groups) in enumerate(zip(self.clients, self.owners, strict=True)):
             where = (origins or {}).get(index)
             base = self.base.restricted(groups)
-            client.begin(self.ticket, base, groups, None, origins=where, budget=budget)
+            client.begin(self.ticket, base, groups, None, origins=where, budget=budget, hold=hold)
 
-    def move(self, *owners: Groups, budget: int = 0) -> None:
+    def move(self, *owners: Groups, budget: int = 0, hold: bool = False) -> None:
         before, self.owners = self.owners, owners
         origins: dict[int, dict[str, Groups]] = {}
         for index, groups in enumerate(owners):
             for other, had in enumerate(before):
                 if other != index and had & groups:
                     origins.setdefault(index, {})[self.handles[other].address] = had & groups
-        self.begin(origins, budget)
+        self.begin(origins, budget, hold)
 
     def batch(self, rows: Mapping[int, int], budget: int = 0) -> None:
         self.answers = []
@@ -115,6 +121,22 @@ def test_key_groups_come_when_needed_and_in_the_background(tmp_path: Path, durab
         assert drive.get(1, ON_RIGHT) == dict.fromkeys(ON_RIGHT, 1) | dict.fromkeys(ON_RIGHT[:5], 2)
         drive.batch({})
         assert drive.answers[1].arrived["local"] == len(ON_RIGHT)
+
+
+def test_the_background_waits_for_the_end_of_a_batch_unless_the_batch_waits_for_it(tmp_path: Path) -> None:
+    with driving(tmp_path, ALL, NOTHING) as (_, drive):
+        drive.batch(dict.fromkeys(KEYS, 1))
+
+        def left(node: int) -> int:
+            return drive.clients[node].status().groups_left
+
+        drive.move(LEFT, RIGHT, budget=1 << 20)
+        time.sleep(0.3)
+        assert left(1) == len(RIGHT)
+        drive.batch({}, budget=1 << 20)  # The next one begins at once; a part comes all the same.
+        await_that(lambda: left(1) < len(RIGHT))
+        drive.move(ALL, NOTHING, budget=1 << 20, hold=True)
+        await_that(lambda: left(0) == 0)
 
 
 def test_an_origin_that_is_killed_or_hangs_is_replaced_by_the_log(tmp_path: Path) -> None:

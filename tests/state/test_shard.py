@@ -273,6 +273,17 @@ def test_state_may_be_larger_than_the_memory_limit(make: Make, backend: str) -> 
     assert driver.shard.sizes()["bytes"] > 1 << 18
 
 
+def test_a_long_merge_rests_between_its_parts(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "SECTION_ROWS", 100)
+    driver = Driver(make(memory=1 << 18))
+    for number in range(4):
+        driver.batch({"counts": rows(range(20_000), number)})
+    seen: list[int] = []
+    assert driver.shard.merge(lambda: seen.append(len(driver.shard.get("counts", keys([1])))))
+    assert len(seen) > 10
+    assert set(seen) == {1}, "reads go on"
+
+
 def test_sizes_say_what_the_runs_hold(make: Make) -> None:
     driver = Driver(make())
     driver.batch({"counts": rows(range(10)), "events": rows([1, 2], table=BUFFER)})

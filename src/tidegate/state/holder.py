@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from tidegate.state.shard import Shard
 
 _log = logging.getLogger(__name__)
+
+_COURTESY = 4.0
+"""In the middle of a merge a batch goes first, for up to so many times as long as was merged since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ class Holder:
         self._load = np.zeros(1, np.int64)
         self._counting = threading.Lock()
         self._closing = False
+        self._idle = threading.Event()
+        """No batch is open."""
         self._committed = threading.Event()
         self._pullable = threading.Event()
         self._threads = [
@@ -106,6 +112,7 @@ class Holder:
             )
             self._load = np.zeros(command.manifest.groups, np.int64)
             self._standing = after
+            self._idle.clear()
             if command.hold:
                 self._pullable.set()
 
@@ -219,6 +226,7 @@ class Holder:
             faults.reach("node.commit", ticket.batch_id)
             self._shard.commit(ticket.batch_id, watermark)
             self._standing = after
+            self._idle.set()
             self._committed.set()
             self._pullable.set()
             faults.reach("node.committed", ticket.batch_id)
@@ -229,6 +237,7 @@ class Holder:
             after = self._standing.abort(ticket)
             if after != self._standing:
                 self._standing = after
+                self._idle.set()
                 self._staging.clear()
                 self._answer = None
 
@@ -247,7 +256,7 @@ class Holder:
 
     def close(self) -> None:
         self._closing = True
-        for event in (self._committed, self._pullable):
+        for event in (self._idle, self._committed, self._pullable):
             event.set()
         for thread in self._threads:
             thread.join()
@@ -277,18 +286,22 @@ class Holder:
     def _merge(self) -> None:
         """Once after each commit, so that runs do not pile up under steady load, then as long as there is
         something to merge and no batch begins."""
-        while not self._closing and self._merged() and self._standing.phase == "committed":
+        while not self._closing and self._merged() and self._idle.is_set():
             pass
 
     def _merged(self) -> bool:
         faults.reach("node.merge", self._standing.ticket.batch_id)
-        return self._shard.merge()
+        since = time.monotonic()
+
+        def rest() -> None:
+            nonlocal since
+            self._idle.wait(_COURTESY * (time.monotonic() - since))
+            since = time.monotonic()
+
+        return self._shard.merge(rest)
 
     def _pull(self) -> None:
         """Between two batches, which take no longer for it then; one part even if there is no time between,
         so that it comes to an end."""
-        while not self._closing and self._shard.pull() and self._has_time():
+        while not self._closing and self._shard.pull() and (self._holding.hold or self._idle.is_set()):
             pass
-
-    def _has_time(self) -> bool:
-        return self._holding.hold or self._standing.phase == "committed"

@@ -29,10 +29,11 @@ def chosen(runs: Sequence[RunRef]) -> int:
 
     Sizes then grow geometrically from new to old: a row is rewritten a number of times that grows with the
     logarithm of the state, and few runs are there to be looked into. Always the newest ones, so that the
-    merged run comes after everything older, in whichever key groups that counts.
+    merged run comes after everything older, in whichever key groups that counts. Where there are too many all
+    the same, as key groups of several nodes bring along, so many are merged that it is not due again soon.
     """
     forced = len(runs) > MOST_RUNS
-    taken = 2 if forced else min(1, len(runs))
+    taken = len(runs) - MOST_RUNS * 3 // 4 if forced else min(1, len(runs))
     total = sum(run.bytes for run in runs[len(runs) - taken :])
     for run in reversed(runs[: len(runs) - taken]):
         if run.bytes > RATIO * total:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -31,10 +31,11 @@ from tidegate.state.sizes import sizes_of
 from tidegate.state.storage import Storage
 from tidegate.state.table import HASH, StateTable
 
-_MERGED_AT_ONCE = 64 << 20
+_MERGED_AT_ONCE = 16 << 20
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these nothing stands in for those of a log any more, so that they can be merged."""
 _FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
+T = TypeVar("T")
 _NOWHERE = Manifest(-1, 1, None, ())
 
 
@@ -272,17 +273,17 @@ class Shard:
         pairs = self._opened(now.runs) if self._log.durable else now.pairs()
         return sizes_of(now, pairs)
 
-    def merge(self) -> bool:
+    def merge(self, rest: Callable[[], object] = lambda: None) -> bool:
         """Merge a few runs into one when that is due; whether it was. For one thread at a time.
 
-        The next `prepare` lists the merged run instead of its inputs, whose files stay: earlier manifests
-        need them.
+        `rest` is called between two parts of a merge that takes its time. The next `prepare` lists the merged
+        run instead of its inputs, whose files stay: earlier manifests need them.
         """
         done: Merge | None = None
         with self._lock:
             now, self._merging = self._now, True
         try:
-            done = self._dropped(now) or self._merged(now)
+            done = self._dropped(now) or self._merged(now, rest)
         finally:
             with self._lock:  # Once: what is merged has to have a name before anything tidies up again.
                 self._merging = False
@@ -330,12 +331,12 @@ class Shard:
             over += 1
         return Merge(now.runs[:over], None, now.closed) if over else None
 
-    def _merged(self, now: Snapshot) -> Merge | None:
+    def _merged(self, now: Snapshot, rest: Callable[[], object]) -> Merge | None:
         """The newest runs, as many as is due; none that arrivals are read for."""
         replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
         if replaced and not now.open:
             if not self._log.durable and all(now.manifest.batch_id > each.batch_id for each in now.arriving):
-                return self._output(now, now.runs, now.pairs(), now.manifest.batch_id)
+                return self._output(now, now.runs, now.pairs(), now.manifest.batch_id, rest)
             if self._log.durable and len(now.runs) > _MOST_RUNS_REPLACED:
                 with self._lock:
                     if self._now is now:
@@ -346,7 +347,7 @@ class Shard:
         if not number:
             return None
         inputs = free[-number:]
-        return self._output(now, inputs, self._opened(inputs), inputs[-1].sequence)
+        return self._output(now, inputs, self._opened(inputs), inputs[-1].sequence, rest)
 
     def _output(
         self,
@@ -354,6 +355,7 @@ class Shard:
         inputs: tuple[RunRef, ...],
         opened: Sequence[tuple[RunRef, Sectioned]],
         sequence: int,
+        rest: Callable[[], object],
     ) -> Merge:
         """A run in place of some, of the rows of those that are opened."""
         content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
@@ -362,7 +364,7 @@ class Shard:
             return Merge(inputs, None, now.closed)
         output = self._log.write(
             self._run_name(sequence, "merged"),
-            chain([first], content),
+            _with_rests(chain([first], content), rest),
             sequence=sequence,
             groups=now.groups,
             count=now.count,
@@ -404,6 +406,12 @@ class Shard:
             for merge in self._merges:
                 names |= {ref.name for ref in merge.inputs}
             self._log.keep(names)
+
+
+def _with_rests(parts: Iterable[T], rest: Callable[[], object]) -> Iterator[T]:
+    for part in parts:
+        yield part
+        rest()
 
 
 def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[StateTable, pa.Table]]:

@@ -20,6 +20,8 @@ from tidegate.errors import MissingExtraError, StateError
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 _DRAFT = ".draft-"
 _DRAFT_SECONDS = 3600.0
+_SYNCED = 16 << 20
+"""Bytes from one sync to the next while a blob is written."""
 
 
 class Storage(ABC):
@@ -68,8 +70,13 @@ class Local(Storage):
         handle, draft = tempfile.mkstemp(prefix=_DRAFT, dir=self.folder)
         try:
             with os.fdopen(handle, "wb") as file:
+                unsynced = 0
                 for part in parts:
                     file.write(part)
+                    unsynced += len(part)
+                    if unsynced > _SYNCED:  # Little by little: others who sync meanwhile wait for less.
+                        os.fsync(file.fileno())
+                        unsynced = 0
                 file.flush()
                 os.fsync(file.fileno())
             Path(draft).replace(target)
