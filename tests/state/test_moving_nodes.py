@@ -133,7 +133,7 @@ def test_the_background_waits_for_the_end_of_a_batch_unless_the_batch_waits_for_
         drive.move(LEFT, RIGHT, budget=1 << 20)
         time.sleep(0.3)
         assert left(1) == len(RIGHT)
-        drive.batch({}, budget=1 << 20)  # The next one begins at once; a part comes all the same.
+        drive.batch({}, budget=1 << 20)  # The next one begins at once; parts come all the same.
         await_that(lambda: left(1) < len(RIGHT))
         drive.move(ALL, NOTHING, budget=1 << 20, hold=True)
         await_that(lambda: left(0) == 0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _COURTESY = 4.0
-"""In the middle of a merge a batch goes first, for up to so many times as long as was merged since."""
+"""Work in the background lets a batch go first, for up to so many times as long as it took itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +291,18 @@ class Holder:
 
     def _merged(self) -> bool:
         faults.reach("node.merge", self._standing.ticket.batch_id)
+        return self._shard.merge(self._resting())
+
+    def _pull(self) -> None:
+        """Between two batches, which take no longer for it then; now and then in one, if there is no time
+        between."""
+        rest = self._resting()
+        while not self._closing and self._shard.pull():
+            if not self._holding.hold:
+                rest()
+
+    def _resting(self) -> Callable[[], None]:
+        """To be called after each part of some work, which begins now."""
         since = time.monotonic()
 
         def rest() -> None:
@@ -298,10 +310,4 @@ class Holder:
             self._idle.wait(_COURTESY * (time.monotonic() - since))
             since = time.monotonic()
 
-        return self._shard.merge(rest)
-
-    def _pull(self) -> None:
-        """Between two batches, which take no longer for it then; one part even if there is no time between,
-        so that it comes to an end."""
-        while not self._closing and self._shard.pull() and (self._holding.hold or self._idle.is_set()):
-            pass
+        return rest
