@@ -13,6 +13,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import is_
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from tidegate.state.backends.columnar import contains, looked_up, with_probes
 from tidegate.state.keys import Groups, group_of, hash_column, slices
 from tidegate.state.manifest import Manifest, RunRef
 from tidegate.state.merge import inside, sorted_by_hash
-from tidegate.state.pieces import Piece, Pieces, as_written, kept
+from tidegate.state.pieces import LARGE, Piece, Pieces, as_written, kept
 from tidegate.state.table import HASH, PROBE, StateTable
 
 PART = 4 << 20
@@ -39,6 +41,15 @@ class _Asked:
     keys: pa.Table
     """Sorted by hash, each once."""
     held: Pieces
+
+    @property
+    def bytes(self) -> int:
+        pieces = chain.from_iterable(self.held.content.values())
+        return int(self.keys.nbytes) + sum(piece.section.length for piece in pieces)
+
+    def is_like(self, newer: _Asked) -> bool:
+        """Sizes double from new to old, so that there are few to be looked into."""
+        return bool(self.keys.num_rows <= 2 * newer.keys.num_rows)
 
 
 @dataclass(frozen=True)
@@ -104,28 +115,37 @@ class View:
             left = left[~known]
         return pa.concat_tables(found), left
 
-    def learned(self, place: int, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path) -> View:
+    def learned(self, place: int, table: StateTable, keys: pa.Table, rows: pa.Table) -> View:
         """With the answer for some keys, each of which is there once; see `lookup`. What is known already
-        stays as it is, so that nothing is there twice."""
+        stays as it is, so that nothing is there twice. A batch waits for it, so what is large is left as it
+        came; see `tidied`."""
         fresh = self.lookup(place, table, keys, None)[1]
         fresh = fresh[inside(self.open, self.count)[group_of(hash_column(keys[HASH])[fresh], self.count)]]
         new = rows.filter(pa.array(np.isin(rows[PROBE].to_numpy(), fresh)))
         if not len(fresh):
             return self
         asked = sorted_by_hash(keys.take(pa.array(fresh))).combine_chunks()
-        parts = [*self.asked.get(table.name, ()), self._asked(table, asked, as_written(table, new), scratch)]
-        # Sizes double from new to old, so that there are few to be looked into.
-        while len(parts) > 1 and parts[-2].keys.num_rows <= 2 * parts[-1].keys.num_rows:
-            parts[-2:] = [self._joined(table, parts[-2:], scratch)]
+        parts = [*self.asked.get(table.name, ()), self._asked(table, asked, as_written(table, new), None)]
+        while len(parts) > 1 and parts[-2].is_like(parts[-1]) and parts[-2].bytes + parts[-1].bytes < LARGE:
+            parts[-2:] = [self._joined(table, parts[-2:], None)]
         return replace(self, asked={**self.asked, table.name: tuple(parts)})
 
-    def _joined(self, table: StateTable, parts: Sequence[_Asked], scratch: Path) -> _Asked:
+    def tidied(self, table: StateTable, scratch: Path) -> tuple[_Asked, ...]:
+        """What was asked for, in few parts, large ones in files."""
+        parts: list[_Asked] = []
+        for part in self.asked.get(table.name, ()):
+            parts.append(part)
+            while len(parts) > 1 and parts[-2].is_like(parts[-1]):
+                parts[-2:] = [self._joined(table, parts[-2:], scratch)]
+        return tuple(parts)
+
+    def _joined(self, table: StateTable, parts: Sequence[_Asked], scratch: Path | None) -> _Asked:
         keys = sorted_by_hash(self._of_open(pa.concat_tables([part.keys for part in parts])))
         batches = [piece.rows for part in parts for piece in part.held.content.get(table.name, ())]
         rows = self._of_open(pa.Table.from_batches(batches, table.written))
         return self._asked(table, keys.combine_chunks(), rows, scratch)
 
-    def _asked(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path) -> _Asked:
+    def _asked(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path | None) -> _Asked:
         pieces = kept(table, sorted_by_hash(rows), scratch)
         return _Asked(keys, Pieces.of(frozenset(), self.count, {table.name: pieces}))
 
@@ -230,7 +250,20 @@ class Hold:
 
     def learn(self, table: StateTable, keys: pa.Table, rows: pa.Table) -> None:
         with self._lock:
-            self.view = self.view.learned(self.place(table), table, keys, rows, self._scratch)
+            self.view = self.view.learned(self.place(table), table, keys, rows)
+
+    def tidy(self) -> None:
+        """Between batches: bring what came key by key into a form that is small and quick to look into."""
+        for table in self.tables:
+            view = self.view
+            before, after = view.asked.get(table.name, ()), view.tidied(table, self._scratch)
+            if len(after) == len(before):
+                continue
+            with self._lock:
+                now = self.view.asked.get(table.name, ())
+                if len(now) >= len(before) and all(map(is_, now, before)):  # Else the next time.
+                    parts = (*after, *now[len(before) :])
+                    self.view = replace(self.view, asked={**self.view.asked, table.name: parts})
 
     def drop(self, groups: Groups) -> None:
         """The runs are read for these groups, whatever has come of them."""

@@ -297,6 +297,7 @@ class Holder:
         """Between two batches, which take no longer for it then; now and then in one, if there is no time
         between."""
         rest = self._resting()
+        self._shard.tidy()
         while not self._closing and self._shard.pull():
             if not self._holding.hold:
                 rest()

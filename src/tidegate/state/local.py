@@ -96,9 +96,10 @@ class LocalNodes:
     def grow(self, count: int, *, gently: bool = False) -> None:
         """Have at least `count` nodes. Either all that are missing start or none stays.
 
-        `gently`: they leave the machine to others until they listen, where this process may arrange that."""
+        `gently`: one after the other, and they leave the machine to others until they listen, where this
+        process may arrange that."""
         first = len(self._running)
-        with ThreadPoolExecutor(max(count - first, 1)) as pool:
+        with ThreadPoolExecutor(1 if gently else max(count - first, 1)) as pool:
             starts = [pool.submit(self._start, index, gently=gently) for index in range(first, count)]
         started = [start.result() for start in starts if start.exception() is None]
         problem = next((start.exception() for start in starts if start.exception() is not None), None)

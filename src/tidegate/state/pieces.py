@@ -95,15 +95,18 @@ def as_written(table: StateTable, rows: pa.Table) -> pa.Table:
     return rows.select(table.written.names)
 
 
-def kept(table: StateTable, rows: pa.Table, scratch: Path) -> list[Piece]:
-    """Rows, sorted by hash, as one piece; none when there are no rows."""
+def kept(table: StateTable, rows: pa.Table, scratch: Path | None) -> list[Piece]:
+    """Rows, sorted by hash, as one piece; none when there are no rows. Large ones go to a file, if there is a
+    place for it."""
     if not rows.num_rows:
         return []
     (batch,) = rows.combine_chunks().to_batches()
     hashes, due = hash_column(batch.column(HASH)), batch.column(DUE).to_numpy(zero_copy_only=False)
     ends = int(hashes[0]), int(hashes[-1]), int(due.min()), int(due.max())
     section = Section(table.name, 0, batch.nbytes, batch.num_rows, *ends, 0)
-    return [Piece(section, batch if batch.nbytes < LARGE else _in_file(batch, scratch))]
+    if scratch is not None and batch.nbytes >= LARGE:
+        batch = _in_file(batch, scratch)
+    return [Piece(section, batch)]
 
 
 def _in_file(batch: pa.RecordBatch, scratch: Path) -> pa.RecordBatch:

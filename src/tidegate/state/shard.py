@@ -211,6 +211,11 @@ class Shard:
             self._allowance -= max(came, 1)
             return self._allowance > 0
 
+    def tidy(self) -> None:
+        """Bring what came key by key into few parts, beside everything."""
+        for arrival in self._now.arriving:
+            arrival.hold.tidy()
+
     def arrived(self) -> dict[str, int]:
         """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
         figures = dict.fromkeys(_FIGURES, 0) | self._backend.figures()
