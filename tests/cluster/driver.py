@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 MEMORY = "512m"
 ROWS = 40
 """Of a batch."""
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(folder: Path, where: str) -> None:
     """Run the query until told to stop, or killed."""
     cluster: Cluster = LocalCluster(1, 1, MEMORY) if where == "local" else Standalone(where, memory=MEMORY)
-    conf = {**cluster.conf, "spark.driver.extraJavaOptions": _SMALL}
+    conf = {**cluster.conf, "spark.driver.extraJavaOptions": SMALL}
     spark = session.start("driver", master=cluster.master, driver_memory="512m", conf=conf)
     cluster.attach(spark)
     notes = (folder / "batches").open("a")

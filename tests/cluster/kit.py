@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _PATIENCE = 240.0
 """Seconds after which something that should happen is taken not to happen."""
 
@@ -51,7 +51,7 @@ class Driver:
         self._notes = folder / "batches"
         self._notes.touch()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.driver", str(folder), where],
             cwd=folder,
