@@ -42,6 +42,8 @@ class Batch:
     """How many attempts its most unlucky task took."""
     packages: frozenset[str]
     """Where its tasks found tidegate."""
+    warm: frozenset[str]
+    """The executors whose Python had been warmed up."""
 
 
 class Driver:
@@ -120,9 +122,15 @@ def driver(folder: Path, where: str) -> Iterator[Driver]:
 
 
 def _batch(note: dict[str, Any]) -> Batch:
-    values, executors, pids, attempts, packages = zip(*note["rows"], strict=True)
+    values, executors, pids, attempts, packages, warm = zip(*note["rows"], strict=True)
     return Batch(
-        note["id"], values, frozenset(executors), frozenset(pids), 1 + max(attempts), frozenset(packages)
+        id=note["id"],
+        values=values,
+        executors=frozenset(executors),
+        workers=frozenset(pids),
+        attempts=1 + max(attempts),
+        packages=frozenset(packages),
+        warm=frozenset(executor for executor, is_warm in zip(executors, warm, strict=True) if is_warm),
     )
 
 

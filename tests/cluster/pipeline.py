@@ -17,7 +17,6 @@ from tests.cluster.kit import ROOT, await_that
 from tests.engine.steering import settings
 from tidegate.control.client import ControlClient
 from tidegate.control.model import Ask, Rescale
-from tidegate.errors import ControlError
 
 _PIPELINE = """
 from pathlib import Path
@@ -61,8 +60,10 @@ class Pipeline:
                 stderr=self._errors,
                 env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
             )
-        await_that(self._answers, "the pipeline answers", told=self.said)
-        self.client = ControlClient.find(folder / ".tidegate" / "count")
+
+    @property
+    def client(self) -> ControlClient:
+        return ControlClient.find(self._folder / ".tidegate" / "count")
 
     def rescale(self, size: int) -> Rescale:
         """Have so many nodes and partitions; returns when the state is where it belongs."""
@@ -94,6 +95,16 @@ class Pipeline:
         """The tasks that it has ended."""
         return [event for event in self.events("TaskEnd") if event["Task Info"]["Executor ID"] == executor]
 
+    def warm_up(self, executor: str) -> list[Event]:
+        """The tasks of the job that warmed it up, wherever they ran."""
+        told = (
+            event
+            for event in self.events("JobStart")
+            if _description(event) == f"warm-up of executor {executor}"
+        )
+        stages = {stage for event in told for stage in event["Stage IDs"]}
+        return [event for event in self.events("TaskEnd") if event["Stage ID"] in stages]
+
     def stop(self) -> None:
         """Have it finish its batch and end."""
         self.client.stop()
@@ -108,22 +119,30 @@ class Pipeline:
         self.process.wait()
         self._errors.close()
 
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, self.said()
-        try:
-            return ControlClient.find(self._folder / ".tidegate" / "count").status().batch_id is not None
-        except ControlError:
-            return False
+    def await_first(self) -> None:
+        """Wait for the first batch."""
+
+        def is_there() -> bool:
+            assert self.process.poll() is None, self.said()
+            return bool(self.batches())
+
+        await_that(is_there, "there is a batch", told=self.said)
 
 
 @contextmanager
 def pipeline(folder: Path, **more: object) -> Iterator[Pipeline]:
-    """A pipeline that ends with the block."""
+    """A pipeline that has done its first batch, and ends with the block."""
     started = Pipeline(folder, **more)
     try:
+        started.await_first()
         yield started
     finally:
         started.end()
+
+
+def _description(job: Event) -> str | None:
+    described: str | None = job["Properties"].get("spark.job.description")
+    return described
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

@@ -32,6 +32,8 @@ class Story:
     """All tasks, as they began."""
     ended: list[Event]
     """All tasks, as they ended."""
+    warm_up: list[Event]
+    """The tasks that warmed up the second executor."""
     removed: list[Event]
     queries: int
     """How often a query was started."""
@@ -47,7 +49,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         grown = running.rescale(2)
         await_that(lambda: len(running.executors()) == 2, "a second executor comes", told=running.said)
         (added,) = running.executors() - {first}
-        await_that(lambda: bool(running.tasks(added)), "it has tasks", told=running.said)
+        await_that(lambda: len(running.tasks(added)) > 1, "it has tasks of batches", told=running.said)
         running.await_more()
 
         shrunk = running.rescale(1)
@@ -64,6 +66,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             added=added,
             started=running.events("TaskStart"),
             ended=running.events("TaskEnd"),
+            warm_up=running.warm_up(added),
             removed=running.events("ExecutorRemoved"),
             queries=len(running.events("QueryStartedEvent")),
         )
@@ -78,6 +81,11 @@ def test_state_and_partitions_follow_the_asks(story: Story) -> None:
 def test_the_query_is_never_restarted(story: Story) -> None:
     assert story.queries == 1
     assert [batch["batch_id"] for batch in story.batches] == list(range(len(story.batches)))
+
+
+def test_the_second_executor_is_warmed_up_once_and_none_in_its_place(story: Story) -> None:
+    (warm_up,) = story.warm_up
+    assert _is_by(warm_up, story.added)
 
 
 def test_the_second_executor_leaves_once_it_has_no_tasks(story: Story) -> None:
