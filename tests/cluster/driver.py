@@ -18,6 +18,7 @@ from tidegate.cluster import Cluster
 from tidegate.cluster.local import LocalCluster
 from tidegate.cluster.standalone import Standalone
 from tidegate.engine import session
+from tidegate.operators import task
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,19 +27,21 @@ if TYPE_CHECKING:
 MEMORY = "512m"
 ROWS = 40
 """Of a batch."""
-_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WARM = task.__name__
+"""A module that no task of this query imports: a Python process that has it was warmed up."""
+SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(folder: Path, where: str) -> None:
     """Run the query until told to stop, or killed."""
     cluster: Cluster = LocalCluster(1, 1, MEMORY) if where == "local" else Standalone(where, memory=MEMORY)
-    conf = {**cluster.conf, "spark.driver.extraJavaOptions": _SMALL}
+    conf = {**cluster.conf, "spark.driver.extraJavaOptions": SMALL}
     spark = session.start("driver", master=cluster.master, driver_memory="512m", conf=conf)
     cluster.attach(spark)
     notes = (folder / "batches").open("a")
 
     def note(rows: DataFrame, batch_id: int) -> None:
-        schema = "value long, executor string, pid long, attempt int, package string"
+        schema = "value long, executor string, pid long, attempt int, package string, warm boolean"
         found = rows.select("value").repartition(4).mapInArrow(_marked, schema).collect()
         notes.write(json.dumps({"id": batch_id, "rows": [list(row) for row in found]}) + "\n")
         notes.flush()
@@ -74,6 +77,7 @@ def main(folder: Path, where: str) -> None:
 def _marked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Each value, and by whom it was seen."""
     import os
+    import sys
     import time
     from pathlib import Path
 
@@ -85,12 +89,13 @@ def _marked(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     context = TaskContext.get()
     assert context is not None
     # An executor works in a folder that is named by its number.
-    mark = (Path.cwd().name, os.getpid(), context.attemptNumber(), tidegate.__file__)
-    kinds = (pa.string(), pa.int64(), pa.int32(), pa.string())
+    where = (Path.cwd().name, os.getpid())
+    mark = (*where, context.attemptNumber(), tidegate.__file__, WARM in sys.modules)
+    kinds = (pa.string(), pa.int64(), pa.int32(), pa.string(), pa.bool_())
     time.sleep(0.05)  # Long enough that another executor with nothing to do gets a task.
     for batch in batches:
         marks = [pa.array([one] * len(batch), kind) for one, kind in zip(mark, kinds, strict=True)]
-        names = ["value", "executor", "pid", "attempt", "package"]
+        names = ["value", "executor", "pid", "attempt", "package", "warm"]
         yield pa.RecordBatch.from_arrays([batch.column(0), *marks], names=names)
 
 

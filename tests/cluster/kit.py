@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[2]
 _PATIENCE = 240.0
 """Seconds after which something that should happen is taken not to happen."""
 
@@ -42,6 +42,8 @@ class Batch:
     """How many attempts its most unlucky task took."""
     packages: frozenset[str]
     """Where its tasks found tidegate."""
+    warm: frozenset[str]
+    """The executors whose Python had been warmed up."""
 
 
 class Driver:
@@ -51,7 +53,7 @@ class Driver:
         self._notes = folder / "batches"
         self._notes.touch()
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
-        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.cluster.driver", str(folder), where],
             cwd=folder,
@@ -120,9 +122,15 @@ def driver(folder: Path, where: str) -> Iterator[Driver]:
 
 
 def _batch(note: dict[str, Any]) -> Batch:
-    values, executors, pids, attempts, packages = zip(*note["rows"], strict=True)
+    values, executors, pids, attempts, packages, warm = zip(*note["rows"], strict=True)
     return Batch(
-        note["id"], values, frozenset(executors), frozenset(pids), 1 + max(attempts), frozenset(packages)
+        id=note["id"],
+        values=values,
+        executors=frozenset(executors),
+        workers=frozenset(pids),
+        attempts=1 + max(attempts),
+        packages=frozenset(packages),
+        warm=frozenset(executor for executor, is_warm in zip(executors, warm, strict=True) if is_warm),
     )
 
 

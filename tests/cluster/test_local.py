@@ -52,6 +52,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         grown = running.ask("fit 2")
         (added,) = running.await_executors(2) - {first}
         running.await_batch(lambda batch: batch.executors == {first, added}, "both executors have tasks")
+        running.await_batch(lambda batch: added in batch.warm, "the new one is warm")
         workers.append(len(running.ask("pids")) - 1)
 
         shrunk = running.ask("fit 1")
@@ -103,6 +104,11 @@ def test_a_new_executor_gets_tasks(story: Story) -> None:
     both = [batch for batch in story.batches if batch.executors == {story.first, story.added}]
     assert both
     assert all(len(batch.workers) >= 2 for batch in both)
+
+
+def test_a_new_executor_works_with_the_python_that_was_warmed_up(story: Story) -> None:
+    assert any(story.added in batch.warm for batch in story.batches)
+    assert not any(story.first in batch.warm for batch in story.batches)
 
 
 def test_the_youngest_executor_leaves_and_its_worker_after_it(story: Story) -> None:

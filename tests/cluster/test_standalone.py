@@ -62,6 +62,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             lambda batch: batch.executors == {first, joined}, "the worker that joined has tasks"
         )
 
+        running.await_batch(lambda batch: joined in batch.warm, "it is warm")
+
         shrunk = running.ask("fit 1")
         stayed = running.await_executors(1)
         running.await_more()
@@ -106,6 +108,10 @@ class TestUnderAQuery:
 
     def test_a_worker_that_joins_is_taken_up_unasked(self, story: Story) -> None:
         assert any(story.joined in batch.executors for batch in story.batches)
+
+    def test_a_worker_that_joins_is_warmed_up(self, story: Story) -> None:
+        assert any(story.joined in batch.warm for batch in story.batches)
+        assert not any(story.first in batch.warm for batch in story.batches)
 
     def test_an_executor_leaves_and_its_worker_stays(self, story: Story) -> None:
         assert story.stayed == {story.first}

@@ -30,6 +30,12 @@ class Allocation:
         found = [self._line(summary) for summary in self._summaries(active=True)]
         return tuple(sorted((line for line in found if line.id != _DRIVER), key=lambda line: int(line.id)))
 
+    def ids(self) -> frozenset[str]:
+        """The ids of those that live, also of those that are only about to take tasks. Costs little."""
+        scheduler = self._scheduler()
+        listed = "" if scheduler is None else str(scheduler.getExecutorIds().mkString(" "))
+        return frozenset(listed.split())
+
     def seen(self) -> frozenset[str]:
         """The ids of those that live and of those that lived."""
         return frozenset(str(summary.id()) for summary in self._summaries(active=False))

@@ -16,6 +16,7 @@ from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
 from tidegate.cluster.seats import Seat, moves
+from tidegate.cluster.warming import Warming
 from tidegate.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -95,6 +96,7 @@ class LocalCluster(Cluster):
         self._count = 0
         self._resume = 0.0
         self._allocation: Allocation | None = None
+        self._warming: Warming | None = None
         self._change = threading.RLock()
         self._closing = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name="cluster-keeper", daemon=True)
@@ -142,6 +144,7 @@ class LocalCluster(Cluster):
                     f"said:\n{self._daemon.last_words()}"
                 )
             time.sleep(0.1)
+        self._warming = Warming(spark, self._allocation)
 
     def fit(self, executors: int) -> int:
         with self._change:
@@ -160,6 +163,8 @@ class LocalCluster(Cluster):
 
     def close(self) -> None:
         self._closing.set()
+        if self._warming is not None:
+            self._warming.close()
         if self._keeper.is_alive():
             self._keeper.join()
         with self._change:

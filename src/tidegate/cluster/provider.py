@@ -18,6 +18,8 @@ from tidegate.errors import ClusterError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+WARM_UP = "warm-up"
+"""The pool of the jobs that warm up executors; `pools.xml` has it come first."""
 # A lost executor is noticed in seconds, where Spark on its own would take more than a minute.
 _TUNED = {
     "spark.executor.heartbeatInterval": "1s",
@@ -29,6 +31,10 @@ _TUNED = {
     "spark.shuffle.io.maxRetries": "2",
     # Tasks of a batch are short: waiting for a nearer executor costs more than the way to another one.
     "spark.locality.wait": "0s",
+    # But the job that warms up an executor waits for that one, and gets its slots before any batch does.
+    "spark.locality.wait.process": "3s",
+    "spark.scheduler.mode": "FAIR",
+    "spark.scheduler.allocation.file": (Path(__file__).parent / "pools.xml").as_uri(),
     # Without it, an executor that shall go gets no tasks any more, but stays.
     "spark.decommission.enabled": "true",
 }
@@ -71,9 +77,9 @@ class Cluster(ABC):
     def fit(self, executors: int) -> int:
         """Have about so many executors, and tell how many that is going to be.
 
-        No query is restarted: new executors take tasks when they are there, and their first ones are slow;
-        those that are too many take no more tasks and leave once they are done. May be called at any time,
-        also while an earlier change is under way.
+        No query is restarted: new executors take tasks when they are warm; those that are too many take no
+        more tasks and leave once they are done. May be called at any time, also while an earlier change is
+        under way.
         """
 
     @abstractmethod

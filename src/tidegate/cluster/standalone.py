@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.warming import Warming
 from tidegate.errors import ClusterError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Standalone(Cluster):
         if host in _LOOPBACK:
             self._conf |= {"spark.driver.host": host, "spark.driver.bindAddress": host}
         self._allocation: Allocation | None = None
+        self._warming: Warming | None = None
 
     @property
     def master(self) -> str:
@@ -55,6 +57,7 @@ class Standalone(Cluster):
                     f"{cores} free cores and {memory} of memory, and does it reach this machine?"
                 )
             time.sleep(0.1)
+        self._warming = Warming(spark, self._allocation)
 
     def fit(self, executors: int) -> int:
         """As many as asked for; where the workers lack the room for that, when others join."""
@@ -73,4 +76,6 @@ class Standalone(Cluster):
 
     def close(self) -> None:
         """Lets go of the session; the cluster stays."""
+        if self._warming is not None:
+            self._warming.close()
         self._allocation = None

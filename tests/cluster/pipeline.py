@@ -1,0 +1,150 @@
+"""A counting pipeline as `tidegate run` runs it, and Spark's own record of what its executors did."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.driver import MEMORY, SMALL
+from tests.cluster.kit import ROOT, await_that
+from tests.engine.steering import settings
+from tidegate.control.client import ControlClient
+from tidegate.control.model import Ask, Rescale
+
+_PIPELINE = """
+from pathlib import Path
+from tests.engine.steering import counting
+
+p = counting(Path("out"))
+"""
+_SETTINGS = {
+    **{name.replace("__", "."): value for name, value in settings().items()},
+    "cluster.workers": 1,
+    "cluster.memory": MEMORY,
+    "engine.parallelism": 1,
+    "spark.conf.spark.driver.extraJavaOptions": SMALL,
+    "spark.conf.spark.eventLog.compress": "false",
+    "spark.conf.spark.eventLog.enabled": "true",
+    "spark.conf.spark.eventLog.rolling.enabled": "false",
+    "spark.driver_memory": "512m",
+    "state.nodes": 1,
+}
+Event = dict[str, Any]
+
+
+class Pipeline:
+    """`tidegate run` with all of its files in `folder`."""
+
+    def __init__(self, folder: Path, **more: object) -> None:
+        self._folder = folder
+        (folder / "count.py").write_text(_PIPELINE)
+        (folder / "events").mkdir()
+        overrides = {**_SETTINGS, **{name.replace("__", "."): value for name, value in more.items()}}
+        overrides["spark.conf.spark.eventLog.dir"] = (folder / "events").as_uri()
+        command = [sys.executable, "-m", "tidegate.cli.main", "run", "count.py", "--json"]
+        command += [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the pipeline
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        with (folder / "batches").open("w") as batches:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdout=batches,
+                stderr=self._errors,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
+            )
+
+    @property
+    def client(self) -> ControlClient:
+        return ControlClient.find(self._folder / ".tidegate" / "count")
+
+    def rescale(self, size: int) -> Rescale:
+        """Have so many nodes and partitions; returns when the state is where it belongs."""
+        asked = self.client.apply(Ask(nodes=size, parallelism=size))
+        await_that(lambda: self.client.rescale(asked.number).over, "the rescale is over", told=self.said)
+        return self.client.rescale(asked.number)
+
+    def await_more(self, count: int = 3) -> None:
+        """Wait for so many more batches."""
+        first = len(self.batches())
+        await_that(lambda: len(self.batches()) >= first + count, "there are more batches", told=self.said)
+
+    def batches(self) -> list[dict[str, Any]]:
+        """What was told of each batch so far."""
+        told = _lines(self._folder / "batches")
+        return [line for line in told if "batch_id" in line]
+
+    def events(self, kind: str) -> list[Event]:
+        """Spark's events of one kind so far, the oldest first. It may be late by a job."""
+        (file,) = (self._folder / "events").iterdir()
+        return [event for event in _lines(file) if event["Event"].endswith(kind)]
+
+    def executors(self) -> set[str]:
+        """Those that have come and have not left."""
+        come = {event["Executor ID"] for event in self.events("ExecutorAdded")}
+        return come - {event["Executor ID"] for event in self.events("ExecutorRemoved")}
+
+    def tasks(self, executor: str) -> list[Event]:
+        """The tasks that it has ended."""
+        return [event for event in self.events("TaskEnd") if event["Task Info"]["Executor ID"] == executor]
+
+    def warm_up(self, executor: str) -> list[Event]:
+        """The tasks of the job that warmed it up, wherever they ran."""
+        told = (
+            event
+            for event in self.events("JobStart")
+            if _description(event) == f"warm-up of executor {executor}"
+        )
+        stages = {stage for event in told for stage in event["Stage IDs"]}
+        return [event for event in self.events("TaskEnd") if event["Stage ID"] in stages]
+
+    def stop(self) -> None:
+        """Have it finish its batch and end."""
+        self.client.stop()
+        assert self.process.wait(120) == 0, self.said()
+
+    def said(self) -> str:
+        self._errors.seek(0)
+        return f"the pipeline said: {self._errors.read()[-5000:]}"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._errors.close()
+
+    def await_first(self) -> None:
+        """Wait for the first batch."""
+
+        def is_there() -> bool:
+            assert self.process.poll() is None, self.said()
+            return bool(self.batches())
+
+        await_that(is_there, "there is a batch", told=self.said)
+
+
+@contextmanager
+def pipeline(folder: Path, **more: object) -> Iterator[Pipeline]:
+    """A pipeline that has done its first batch, and ends with the block."""
+    started = Pipeline(folder, **more)
+    try:
+        started.await_first()
+        yield started
+    finally:
+        started.end()
+
+
+def _description(job: Event) -> str | None:
+    described: str | None = job["Properties"].get("spark.job.description")
+    return described
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    # Behind the last line end something is being written.
+    return [json.loads(line) for line in file.read_text().split("\n")[:-1]]
