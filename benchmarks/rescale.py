@@ -89,8 +89,7 @@ def _tours(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) ->
         return []
     rate = LOAD * _capacity()
     sizes = [100_000_000] if quick else [100_000_000, 1_000_000_000, 4_000_000_000]
-    turns = (*ORDER, *AGAIN * (1 if quick else 2))
-    tours = {size: toured(size // PAYLOAD, rate, turns) for size in sizes}
+    tours = {size: toured(size // PAYLOAD, rate, (*ORDER, *AGAIN)) for size in sizes}
     if plot is not None:
         _draw(tours[sizes[0]], plot)
     rows = [row for size, tour in tours.items() for row in _rows(tour, size)]
@@ -341,7 +340,7 @@ def _idle(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> 
     if only not in name:
         return []
     found: dict[bool, list[float]] = {True: [], False: []}
-    for turn in range(2 if quick else 5):
+    for turn in range(2 if quick else 3):
         for enabled in (True, False) if turn % 2 else (False, True):
             found[enabled].append(_throughput(enabled=enabled))
     return [_row(name, found[True], found[False], "rows/s", least=0.97)]

@@ -165,7 +165,8 @@ class View:
         hashes = hash_column(written[HASH])
         for group in sorted(loading.groups):
             for piece in slices(hashes, frozenset({group}), self.count):
-                pieces += kept(table, written.slice(piece.start, piece.stop - piece.start), scratch)
+                mine = written.slice(piece.start, piece.stop - piece.start)
+                pieces += kept(table, mine, scratch if keep else None)
         place, first = (loading.place + 1, 0) if further is None else (loading.place, further)
         after = replace(
             loading,

@@ -16,7 +16,7 @@ from tidegate.state.keys import Groups, hash_column
 from tidegate.state.run import Section, TablePart
 from tidegate.state.table import DUE, GONE, HASH, StateTable
 
-LARGE = 1 << 20
+LARGE = 8 << 20
 """Bytes from which on a piece is kept in a file."""
 
 
