@@ -70,6 +70,14 @@ def test_a_killed_or_frozen_node_is_found_and_replaced(nodes: LocalNodes, blow: 
     assert driver.node.get(ticket, TABLE.name, probes([1]))["n"].to_pylist() == [10]
 
 
+def test_nodes_listen_where_they_are_told_to(tmp_path: Path) -> None:
+    with LocalNodes(
+        1, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes", bind="127.0.0.2"
+    ) as local:
+        assert local.nodes[0].address.startswith("127.0.0.2:")
+        assert local.dead() == []
+
+
 def test_several_lost_nodes_are_replaced_together(nodes: LocalNodes) -> None:
     old = nodes.nodes
     for node in old:

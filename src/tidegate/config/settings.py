@@ -51,6 +51,12 @@ def _power_of_two(number: int) -> int:
     return number
 
 
+def _not_every_address(address: str) -> str:
+    if address in ("0.0.0.0", "::"):
+        raise ValueError("tasks could not tell where to connect to")
+    return address
+
+
 _SPAN = "a duration like '4 seconds' or '250 ms'"
 Duration = Annotated[str, AfterValidator(_positive_duration), Expects(f"{_SPAN}, more than zero")]
 Pause = Annotated[str, AfterValidator(_duration), Expects(_SPAN)]
@@ -125,6 +131,13 @@ class State(Section):
     """Committed batches whose state can still be read; what only older ones need is deleted."""
     timeout: Duration = "10 seconds"
     """A node that does not answer for so long is replaced."""
+    bind: Annotated[
+        str,
+        Field(min_length=1),
+        AfterValidator(_not_every_address),
+        Expects("one address of this machine, such as 10.0.0.5"),
+    ] = "127.0.0.1"
+    """Where nodes listen. Tasks on other machines have to reach it."""
     redis: Annotated[str, Field(min_length=1), Expects("a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
     strategy: Annotated[

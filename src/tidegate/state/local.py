@@ -50,7 +50,7 @@ class _Running:
 
 
 class LocalNodes:
-    """`count` nodes on loopback. They end with this object, and with this process however it ends."""
+    """`count` nodes, on loopback unless told otherwise. They end with this object, and with this process however it ends."""
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class LocalNodes:
         backend: str = "columnar",
         memory: int = 1 << 30,
         durable: bool = True,
+        bind: str = "127.0.0.1",
         options: Mapping[str, str] | None = None,
         timeout: float = 30.0,
         token: str | None = None,
@@ -78,7 +79,7 @@ class LocalNodes:
         self._timeout = timeout
         self._arguments = [
             *("--pipeline", pipeline, "--log", str(log), "--backend", backend, "--memory", str(memory)),
-            "--durable" if durable else "--no-durable",
+            *("--bind", bind, "--durable" if durable else "--no-durable"),
             *(f"--option={key}={value}" for key, value in (options or {}).items()),
         ]
         scratch.mkdir(parents=True, exist_ok=True)

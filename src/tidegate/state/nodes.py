@@ -119,6 +119,7 @@ class Nodes:
             backend=settings.backend,
             memory=size_of(settings.memory),
             durable=settings.durable,
+            bind=settings.bind,
             options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
             timeout=self._timeout,
             prefix=names_of(generation),
