@@ -105,8 +105,9 @@ def test_the_second_executor_leaves_once_it_has_no_tasks(story: Story) -> None:
     assert max(ended.values()) <= left["Timestamp"]
 
 
-def test_no_attempt_of_a_task_fails(story: Story) -> None:
-    assert {event["Task End Reason"]["Reason"] for event in story.ended} == {"Success"}
+def test_no_task_is_interrupted(story: Story) -> None:
+    # What an executor leaves between two stages of a batch is computed again.
+    assert {event["Task End Reason"]["Reason"] for event in story.ended} <= {"Success", "FetchFailed"}
     assert {event["Task Info"]["Attempt"] for event in story.ended} == {0}
 
 
