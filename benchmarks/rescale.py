@@ -170,7 +170,9 @@ def toured(
             config=_config(checkpoint, {"state.nodes": 1, "admission.initial_rows": 200_000}),
             listeners=[hear],
         )
-        guide.join()
+        guide.join(10)
+    if guide.is_alive():
+        raise SystemExit("the run was stopped before its rescales were through")
     return tour
 
 
