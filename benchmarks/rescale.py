@@ -1,7 +1,7 @@
 """Rescales under steady load: `python -m benchmarks.rescale [--quick] [--json] [--only TEXT] [--plot FILE]`.
 
 One run per size of state: 1 -> 2 -> 4 -> 2 nodes by hybrid moves and 1 -> 2 by the other strategies, in turn
-and repeated, while rows come in at 60 % of what the machine can do. State nodes are taken to have disks of
+and repeated, while rows come in at a part of what the machine can do. State nodes are taken to have disks of
 their own (`state.transfer = peer`): what changes its owner has to go from node to node. Beside it, Spark's
 own way: stop, repartition, start.
 """
@@ -33,8 +33,9 @@ from tidegate.sources.keys import Keys
 INTERVAL = 1.0
 PAYLOAD = 1000
 """Bytes of state per key, about."""
-SIZES = (100_000_000, 1_000_000_000, 4_000_000_000)
-LOAD = 0.6
+LOADS = {100_000_000: 0.6, 1_000_000_000: 0.6, 4_000_000_000: 0.25}
+"""Bytes of state, and the load with them, as a part of what the machine can do while there is little: merges
+of large runs take of it as well."""
 PATH = (2, 4, 2)
 STEADY = 15
 """Batches before the first rescale."""
@@ -88,17 +89,19 @@ def _tours(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) ->
     """Gaps, latency and bytes by size of state."""
     if only and not any(only in text for text in ("gap", "latency")):
         return
-    rate = LOAD * _capacity()
+    capacity = _capacity()
+    least, *larger = LOADS
     gaps: dict[int, list[float]] = {}
-    for size in SIZES[:1] if quick else SIZES:
-        tour = toured(size // PAYLOAD, rate, (*ORDER, *AGAIN) if size == SIZES[0] else AGAIN)
+    for size in [least] if quick else LOADS:
+        rate = LOADS[size] * capacity
+        tour = toured(size // PAYLOAD, rate, AGAIN if size in larger else (*ORDER, *AGAIN))
         gaps[size] = [_gap(turn) for turn in tour.records["hybrid"]]
-        if plot is not None and size == SIZES[0]:
+        if plot is not None and size == least:
             _draw(tour, plot)
         yield from _rows(tour, size)
-        if size > SIZES[0]:
-            name = f"longest gap, {_named(size)} against {_named(SIZES[0])}"
-            yield _row(name, gaps[size], gaps[SIZES[0]], "s", most=1.5)
+        if size in larger:
+            name = f"longest gap, {_named(size)} against {_named(least)}"
+            yield _row(name, gaps[size], gaps[least], "s", most=1.5)
         yield _against_spark(spark, tour, size, rate)
 
 

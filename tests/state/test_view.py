@@ -16,6 +16,7 @@ from tidegate.state.client import client_for
 from tidegate.state.local import LocalNodes
 from tidegate.state.manifest import Manifest, together
 from tidegate.state.route import Route
+from tidegate.state.spread import respread
 from tidegate.state.standing import Ticket
 from tidegate.state.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
 from tidegate.state.view import Assignment, TaskState
@@ -60,8 +61,8 @@ class Fleet:
         address = self.local.nodes[node].address
         return client_for(address, token=self.local.token, pipeline="p", timeout=20.0)
 
-    def begin(self, watermark: int | None = None) -> Assignment:
-        self.ticket = Ticket(1, self.base.batch_id + 1, 1)
+    def begin(self, watermark: int | None = None, attempt: int = 1) -> Assignment:
+        self.ticket = Ticket(1, self.base.batch_id + 1, attempt)
         self.watermark = watermark
         for node in (0, 1):
             self.client(node).begin(self.ticket, self.base, self.route.groups_of(node), watermark)
@@ -138,6 +139,22 @@ def test_the_rest_is_fetched(local: LocalNodes) -> None:
         state.stage((TABLE,), late=0)
         fleet.commit()
     assert found(TaskState(fleet.begin(), 0), 600, 20, 11, 10) == {600: 6, 20: 3, 10: 1}
+
+
+def test_what_a_worker_wrote_is_right_on_the_next_route_too(local: LocalNodes) -> None:
+    fleet = Fleet(local, partitions=2)
+    assignment = fleet.begin()
+    for partition, values in ((0, {10: 1, 20: 2}), (1, {600: 6, 900: 9})):
+        state = TaskState(assignment, partition)
+        state.put(TABLE, rows({**values}))
+        state.stage((TABLE,), late=0)
+    fleet.commit()
+    fleet.route = respread(fleet.route, nodes=1, partitions=1)
+    assignment = fleet.begin()
+    fleet.client(0).abort(assignment.ticket)  # It would not answer.
+    assert found(TaskState(assignment, 0), 10, 20) == {10: 1, 20: 2}
+    assignment = fleet.begin(attempt=2)
+    assert found(TaskState(assignment, 0), 10, 600, 20, 900) == {10: 1, 600: 6, 20: 2, 900: 9}
 
 
 def test_what_another_worker_wrote_since_is_not_remembered_wrongly(local: LocalNodes) -> None:
