@@ -50,7 +50,8 @@ class _Running:
 
 
 class LocalNodes:
-    """`count` nodes, on loopback unless told otherwise. They end with this object, and with this process however it ends."""
+    """`count` nodes, on loopback unless told otherwise. They end with this object, and with this process,
+    however that ends."""
 
     def __init__(
         self,
