@@ -37,15 +37,14 @@ LOADS = {100_000_000: 0.6, 1_000_000_000: 0.6, 4_000_000_000: 0.25}
 """Bytes of state, and the load with them, as a part of what the machine can do while there is little: merges
 of large runs take of it as well."""
 PATH = (2, 4, 2)
-STEADY = 15
+STEADY = 12
 """Batches before the first rescale."""
 AFTER = 5
 """Batches between two rescales, and after the last."""
 LAZY = 12
 """Batches until a lazy rescale is over for us: it need not settle."""
 ORDER: tuple[Strategy, ...] = ("hybrid", "lazy", "eager", "restart")
-AGAIN: tuple[Strategy, ...] = ("hybrid", "restart")
-"""What is repeated, because it is compared."""
+COMPARED: tuple[Strategy, ...] = ("hybrid", "restart")
 
 
 @dataclass
@@ -89,12 +88,15 @@ def _tours(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) ->
     """Gaps, latency and bytes by size of state."""
     if only and not any(only in text for text in ("gap", "latency")):
         return
-    capacity = _capacity()
+    capacity = _capacity(15 if quick else 25)
     least, *larger = LOADS
+    turns = (*COMPARED, *COMPARED)
+    if plot is not None:
+        turns = ORDER if quick else (*ORDER, *COMPARED)
     gaps: dict[int, list[float]] = {}
     for size in [least] if quick else LOADS:
         rate = LOADS[size] * capacity
-        tour = toured(size // PAYLOAD, rate, AGAIN if size in larger else (*ORDER, *AGAIN))
+        tour = toured(size // PAYLOAD, rate, COMPARED if size in larger else turns)
         gaps[size] = [_gap(turn) for turn in tour.records["hybrid"]]
         if plot is not None and size == least:
             _draw(tour, plot)
@@ -247,13 +249,13 @@ def _config(checkpoint: Path, more: Mapping[str, object]) -> config.Config:
     return config.load(environ={}, overrides=settings)
 
 
-def _capacity() -> float:
+def _capacity(duration: float) -> float:
     """Rows per second of the same pipeline when they never run out, where few of a batch have a key in
     common: with more of those it could do more."""
     told: list[tg.BatchProgress] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         _pipeline(1_000_000, None).run(
-            config=_config(Path(folder) / "c", {"state.nodes": 1}), listeners=[told.append], duration=25
+            config=_config(Path(folder) / "c", {"state.nodes": 1}), listeners=[told.append], duration=duration
         )
     return statistics.median(batch.rows_per_second for batch in told[-5:])
 
@@ -347,7 +349,7 @@ def _idle(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> 
     if only not in name:
         return
     found: dict[bool, list[float]] = {True: [], False: []}
-    for turn in range(2 if quick else 3):
+    for turn in range(1 if quick else 3):
         for enabled in (True, False) if turn % 2 else (False, True):
             found[enabled].append(_throughput(enabled=enabled))
     yield _row(name, found[True], found[False], "rows/s", least=0.97)
