@@ -69,15 +69,19 @@ def test_status_can_be_asked_at_any_moment_of_a_restart(run: Run, tmp_path: Path
     assert (found[0], min(found), found[-1]) == (2, 0, 3)
 
 
-def test_a_rescale_outlives_a_restart(run: Run, tmp_path: Path) -> None:
-    steering = Steering(tmp_path / "checkpoint", [to(3)])
-    run(counting(tmp_path / "out"), listeners=[steering], **settings(engine__parallelism=2))
+@pytest.mark.parametrize(("transfer", "phase"), [("log", "settled"), ("peer", "moving")])
+def test_a_rescale_outlives_a_restart(run: Run, tmp_path: Path, transfer: str, phase: str) -> None:
+    """One that has settled, and one whose state was on its way when the pipeline was stopped."""
+    usual = settings(engine__parallelism=2, state__transfer=transfer)
+    steering = Steering(tmp_path / "checkpoint", [to(3, "lazy")])
+    run(counting(tmp_path / "out"), listeners=[steering], **usual)
+    assert steering.records[0].phase == phase
     last = Ledger(tmp_path / "checkpoint" / "ledger").last
     assert last is not None
     assert last.route is not None
     assert Route.from_json(last.route).nodes == (0, 1, 2)
     again = Steering(tmp_path / "checkpoint", [nothing], rows=steering.rows)
-    run(counting(tmp_path / "out"), listeners=[again], **settings(engine__parallelism=2))
+    run(counting(tmp_path / "out"), listeners=[again], **usual)
     assert_counted(tmp_path / "out", again.rows)
     after = Ledger(tmp_path / "checkpoint" / "ledger").last
     assert after is not None

@@ -18,6 +18,8 @@ import pytest
 
 import tidegate as tg
 from tidegate import config
+from tidegate.control.client import ControlClient
+from tidegate.control.model import Ask
 from tidegate.engine.savepoint import save
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
@@ -113,6 +115,27 @@ def test_it_is_started_with_other_nodes_and_another_backend(
     assert batches[0] == at + 1
     assert state_of(tmp_path / "saved") == undisturbed
     assert state_of(stopped) != undisturbed
+
+
+def test_it_may_be_taken_while_state_is_on_its_way(undisturbed: str, tmp_path: Path) -> None:
+    checkpoint, saved = tmp_path / "checkpoint", tmp_path / "saved"
+    usual: dict[str, Any] = {"state__nodes": 2, "state__transfer": "peer"}
+
+    def move_and_save(progress: tg.BatchProgress) -> None:
+        client = ControlClient.find(checkpoint)
+        if progress.batch_id == 2:
+            client.apply(Ask(nodes=3, strategy="lazy"))
+        elif progress.rescale == "moving" and not saved.exists():
+            client.savepoint(str(saved))
+            client.stop()
+
+    slowly = {f"admission__{name}_rows": 40 for name in ("min", "initial", "max")}
+    finish(counting(ALL), checkpoint, move_and_save, **usual, **slowly)
+    assert state_of(saved) != undisturbed
+    finish(counting(ALL), saved, state__nodes=1)
+    assert state_of(saved) == undisturbed
+    finish(counting(ALL), checkpoint, **usual)
+    assert state_of(checkpoint) == undisturbed
 
 
 def test_where_spark_has_not_noted_the_last_batch_it_goes_on_all_the_same(
