@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spark = session.start("benchmark", master="local[*]", driver_memory="4g", packages=set(), conf={})
     rows: list[Row] = []
     try:
-        for part in (_hot_set, _idle, _tours):
+        for part in (_hot_set, _tours, _idle):
             for row in part(spark, quick=asked.quick, only=asked.only, plot=asked.plot):
                 if asked.only in row.name:
                     rows.append(row)
