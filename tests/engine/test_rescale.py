@@ -66,7 +66,7 @@ def test_status_can_be_asked_at_any_moment_of_a_restart(run: Run, tmp_path: Path
         finally:
             over.set()
         asking[0].result()
-    assert (found[0], min(found), found[-1]) == (2, 0, 3)
+    assert {0, 3} <= set(found)
 
 
 @pytest.mark.parametrize(("transfer", "phase"), [("log", "settled"), ("peer", "moving")])
