@@ -103,7 +103,7 @@ def _tours(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) ->
         yield from _rows(tour, size)
         if size in larger:
             name = f"longest gap, {_named(size)} against {_named(least)}"
-            yield _row(name, gaps[size], gaps[least], "s", most=1.5)
+            yield _row(name, gaps[size], gaps[least], most=1.5)
         yield _against_spark(spark, tour, size, rate)
 
 
@@ -126,7 +126,6 @@ def _rows(tour: Tour, size: int) -> list[Row]:
             f"longest gap in intervals, hybrid, {name}",
             [_gap(turn) for turn in hybrid],
             [INTERVAL],
-            "s",
             most=2,
             more=details,
         ),
@@ -134,14 +133,12 @@ def _rows(tour: Tour, size: int) -> list[Row]:
             f"p99 latency during against steady, hybrid, {name}",
             [_p99(turn) for turn in hybrid],
             [steady],
-            "s",
             most=2,
         ),
         _row(
             f"gap beyond steady, restart against hybrid, {name}",
             [_beyond(turn) for turn in restart],
             [_beyond(turn) for turn in hybrid],
-            "s",
             least=20,
         ),
     ]
@@ -267,7 +264,6 @@ def _against_spark(spark: SparkSession, tour: Tour, size: int, rate: float) -> R
         f"gap beyond steady, Spark's own way against hybrid, {_named(size)}",
         [gap - steady],
         [_beyond(turn) for turn in tour.records["hybrid"]],
-        "s",
         least=20,
     )
 
@@ -387,7 +383,7 @@ def _row(
     name: str,
     ours: Sequence[float],
     peer: Sequence[float],
-    unit: str,
+    unit: str = "s",
     *,
     least: float | None = None,
     most: float | None = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.provider import WARM_UP
-from tidegate.engine.reason import reason
+from tidegate.reason import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -21,13 +21,13 @@ from tidegate.engine.garbage import Garbage
 from tidegate.engine.outcome import Outcome
 from tidegate.engine.protocol import BatchProtocol, Event, Instruction
 from tidegate.engine.query import RunningQuery
-from tidegate.engine.reason import reason
 from tidegate.engine.translate import Translation, seen
 from tidegate.engine.watermark import Watermark
 from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.operators.operator import Time
 from tidegate.pipeline.step import SinkStep, SourceStep
+from tidegate.reason import reason
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 from tidegate.sources.source import Seen
 from tidegate.state.manifest import Manifest

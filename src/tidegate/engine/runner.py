@@ -26,7 +26,6 @@ from tidegate.engine.intake import Intake
 from tidegate.engine.outcome import Outcome
 from tidegate.engine.progress import BatchProgress, Listener
 from tidegate.engine.query import RunningQuery
-from tidegate.engine.reason import reason
 from tidegate.engine.rescaler import Rescaler, RestartRequestedError
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
@@ -36,6 +35,7 @@ from tidegate.errors import FencedError, ListenerError, QueryError, TidegateErro
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.plan import Plan
+from tidegate.reason import reason
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import SinkWriter
 from tidegate.testing import faults
@@ -170,8 +170,8 @@ class Runner:
         """For each time that Spark ended the query: the last batch that was committed before."""
 
     def _opened_rescaler(self, config: Config, cluster: Cluster) -> Rescaler | None:
-        if self._nodes is None:
-            return None
+        if self._nodes is None or not config.control.enabled:
+            return None  # There is nothing to rescale, or nobody who could ask for it.
         return Rescaler(
             self._nodes,
             config.state,

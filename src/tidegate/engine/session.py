@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.engine.reason import reason
 from tidegate.errors import SessionError
+from tidegate.reason import reason
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -24,7 +24,6 @@ from tidegate.engine.handover import (
     reads,
 )
 from tidegate.engine.keyed import applied, both, operator_of, probed
-from tidegate.engine.reason import reason
 from tidegate.errors import PipelineError, SinkError
 from tidegate.operators.event_time import EventTime
 from tidegate.operators.input import Input
@@ -33,6 +32,7 @@ from tidegate.operators.windows import late
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Expression, SinkStep, SourceStep, Step
+from tidegate.reason import reason
 from tidegate.sinks.foreach_batch import ForEachBatch
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON, Seen

@@ -1,12 +1,23 @@
-"""Merges that were done: which run holds the state of which others."""
+"""Merges of runs: which are due, doing them, and which run holds the state of which others since."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from tidegate.state.keys import Groups
+from tidegate.state.log import Log, Snapshot
 from tidegate.state.manifest import Manifest, RunRef
+from tidegate.state.merge import chosen, expired, merged_rows
+from tidegate.state.pieces import Sectioned
+
+_AT_ONCE = 16 << 20
+"""Bytes of runs that are merged before the next rest."""
+
+T = TypeVar("T")
+Rest = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +28,74 @@ class Merge:
     output: RunRef | None
     closed: int | None
     """Rows due by then were left out."""
+
+
+class Merger:
+    """Merges runs of a log."""
+
+    def __init__(self, log: Log, *, memory: int, name: Callable[[int, str], str]) -> None:
+        """`name` gives one to the run of a batch and a purpose."""
+        self._log = log
+        self._budget = min(_AT_ONCE, memory // 8)
+        self._name = name
+
+    def merge(self, now: Snapshot, rest: Rest) -> Merge | None:
+        """What is due, done; `rest` is called after each part of it."""
+        return self._dropped(now) or self._merged(now, rest)
+
+    def _dropped(self, now: Snapshot) -> Merge | None:
+        """The oldest runs, when nothing in them counts any more: windows that are over."""
+        over = 0
+        if now.closed is None:
+            return None
+        for ref in now.runs:
+            if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
+                break
+            over += 1
+        return Merge(now.runs[:over], None, now.closed) if over else None
+
+    def _merged(self, now: Snapshot, rest: Rest) -> Merge | None:
+        """The newest runs, as many as is due; none that arrivals are read for, unless no log has them."""
+        replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
+        at = now.manifest.batch_id
+        settled = not now.open and all(at > arrival.batch_id for arrival in now.arriving)
+        if replaced and settled and not self._log.durable:
+            return self._output(now, now.runs, now.pairs(), at, rest)
+        free = now.runs[replaced[-1] + 1 :] if replaced else now.runs
+        number = chosen(free)
+        if not number:
+            return None
+        inputs = free[-number:]
+        opened = [(ref, self._log.run(ref)) for ref in inputs]
+        return self._output(now, inputs, opened, inputs[-1].sequence, rest)
+
+    def _output(
+        self,
+        now: Snapshot,
+        inputs: tuple[RunRef, ...],
+        opened: Sequence[tuple[RunRef, Sectioned]],
+        sequence: int,
+        rest: Rest,
+    ) -> Merge:
+        """A run in place of some, of the rows of those that are opened."""
+        content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
+        first = next(content, None)
+        if first is None:
+            return Merge(inputs, None, now.closed)
+        output = self._log.write(
+            self._name(sequence, "merged"),
+            _with_rests(chain([first], content), rest),
+            sequence=sequence,
+            groups=now.groups,
+            count=now.count,
+        )
+        return Merge(inputs, output, now.closed)
+
+
+def _with_rests(parts: Iterable[T], rest: Rest) -> Iterator[T]:
+    for part in parts:
+        yield part
+        rest()
 
 
 def substituted(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,19 +22,18 @@ from tidegate.state.digest import digest_of
 from tidegate.state.keys import Groups, Hashes, group_of, hash_column, show_groups
 from tidegate.state.log import Log, Snapshot
 from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.merge import MOST_RUNS, chosen, expired, inside, merged_rows, sorted_by_hash
-from tidegate.state.merges import Merge, substituted
+from tidegate.state.merge import MOST_RUNS, inside, sorted_by_hash
+from tidegate.state.merges import Merge, Merger, Rest, substituted
 from tidegate.state.peers import Connect, Peers
 from tidegate.state.pieces import Sectioned
 from tidegate.state.sizes import sizes_of
 from tidegate.state.storage import Storage
 from tidegate.state.table import HASH, StateTable
 
-_MERGED_AT_ONCE = 16 << 20
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
-"""With more runs than these nothing stands in for those of a log any more, so that they can be merged."""
+"""With more runs than these, those of a log are read again in place of what arrived, so that they can be
+merged."""
 _FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
-T = TypeVar("T")
 _NOWHERE = Manifest(-1, 1, None, ())
 
 
@@ -94,7 +92,7 @@ class Shard:
         self._left = Through(Columnar(), self._peers)  # reads what has left
         self._scratch = scratch
         self._allowance = 0
-        self._budget = min(_MERGED_AT_ONCE, memory // 8)
+        self._merger = Merger(self._log, memory=memory, name=self._run_name)
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: _Pending | None = None
         self._merges: list[Merge] = []
@@ -278,7 +276,7 @@ class Shard:
         pairs = self._opened(now.runs) if self._log.durable else now.pairs()
         return sizes_of(now, pairs)
 
-    def merge(self, rest: Callable[[], object] = lambda: None) -> bool:
+    def merge(self, rest: Rest = lambda: None) -> bool:
         """Merge a few runs into one when that is due; whether it was. For one thread at a time.
 
         `rest` is called between two parts of a merge that takes its time. The next `prepare` lists the merged
@@ -288,7 +286,7 @@ class Shard:
         with self._lock:
             now, self._merging = self._now, True
         try:
-            done = self._dropped(now) or self._merged(now, rest)
+            done = self._merger.merge(self._without_arrivals(now), rest)
         finally:
             with self._lock:  # Once: what is merged has to have a name before anything tidies up again.
                 self._merging = False
@@ -325,56 +323,14 @@ class Shard:
         hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
         return (*under_way, Arrival(hold, hold.view.open))
 
-    def _dropped(self, now: Snapshot) -> Merge | None:
-        """The oldest runs, when nothing in them counts any more: windows that are over."""
-        over = 0
-        if now.closed is None:
-            return None
-        for ref in now.runs:
-            if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
-                break
-            over += 1
-        return Merge(now.runs[:over], None, now.closed) if over else None
-
-    def _merged(self, now: Snapshot, rest: Callable[[], object]) -> Merge | None:
-        """The newest runs, as many as is due; none that arrivals are read for."""
-        replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
-        if replaced and not now.open:
-            if not self._log.durable and all(now.manifest.batch_id > each.batch_id for each in now.arriving):
-                return self._output(now, now.runs, now.pairs(), now.manifest.batch_id, rest)
-            if self._log.durable and len(now.runs) > _MOST_RUNS_REPLACED:
-                with self._lock:
-                    if self._now is now:
-                        self._now = replace(now, arrivals=())
-                return None
-        free = now.runs[replaced[-1] + 1 :] if replaced else now.runs
-        number = chosen(free)
-        if not number:
-            return None
-        inputs = free[-number:]
-        return self._output(now, inputs, self._opened(inputs), inputs[-1].sequence, rest)
-
-    def _output(
-        self,
-        now: Snapshot,
-        inputs: tuple[RunRef, ...],
-        opened: Sequence[tuple[RunRef, Sectioned]],
-        sequence: int,
-        rest: Callable[[], object],
-    ) -> Merge:
-        """A run in place of some, of the rows of those that are opened."""
-        content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
-        first = next(content, None)
-        if first is None:
-            return Merge(inputs, None, now.closed)
-        output = self._log.write(
-            self._run_name(sequence, "merged"),
-            _with_rests(chain([first], content), rest),
-            sequence=sequence,
-            groups=now.groups,
-            count=now.count,
-        )
-        return Merge(inputs, output, now.closed)
+    def _without_arrivals(self, now: Snapshot) -> Snapshot:
+        """With more runs than is good, nothing stands in any more for those that the log has as well."""
+        if not self._log.durable or now.open or len(now.runs) <= _MOST_RUNS_REPLACED:
+            return now
+        with self._lock:
+            if self._now is now:
+                self._now = replace(now, arrivals=())
+            return self._now
 
     def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
         return [(ref, self._log.run(ref)) for ref in refs]
@@ -411,12 +367,6 @@ class Shard:
             for merge in self._merges:
                 names |= {ref.name for ref in merge.inputs}
             self._log.keep(names)
-
-
-def _with_rests(parts: Iterable[T], rest: Callable[[], object]) -> Iterator[T]:
-    for part in parts:
-        yield part
-        rest()
 
 
 def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[StateTable, pa.Table]]:
