@@ -344,6 +344,7 @@ def _idle(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> 
     name = "throughput, hybrid at hand against a fixed route"
     if only not in name:
         return
+    _throughput(enabled=True)  # Until its code is compiled, a session gets faster from run to run.
     found: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(1 if quick else 3):
         for enabled in (True, False) if turn % 2 else (False, True):

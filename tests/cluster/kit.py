@@ -8,14 +8,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
-ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[2]
 _PATIENCE = 240.0
 """Seconds after which something that should happen is taken not to happen."""
 
@@ -46,23 +47,53 @@ class Batch:
     """The executors whose Python had been warmed up."""
 
 
-class Driver:
+class Child(ABC):
+    """`python -m` something in `folder`, where its temporary files go too; a block that ends it."""
+
+    def __init__(self, arguments: Sequence[str], folder: Path, **pipes: Any) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the child
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            cwd=folder,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
+            **pipes,
+        )
+
+    @abstractmethod
+    def batches(self) -> Sequence[object]:
+        """Those that are told of by now."""
+
+    def await_more(self, count: int = 3) -> None:
+        """Wait for so many more batches."""
+        first = len(self.batches())
+        await_that(lambda: len(self.batches()) >= first + count, "there are more batches", told=self.said)
+
+    def said(self) -> str:
+        self._errors.seek(0)
+        return f"the process said: {self._errors.read()[-5000:]}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._errors.close()
+
+
+class Driver(Child):
     """`tests.cluster.driver` with its files in `folder`."""
 
     def __init__(self, folder: Path, where: str) -> None:
         self._notes = folder / "batches"
         self._notes.touch()
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cluster.driver", str(folder), where],
-            cwd=folder,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
-        )
+        arguments = ["tests.cluster.driver", str(folder), where]
+        super().__init__(arguments, folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self._answer() == "ready"
 
     def ask(self, command: str) -> Any:
@@ -83,11 +114,6 @@ class Driver:
         await_that(lambda: any(map(wanted, self.batches()[seen:])), what, told=self.said)
         return next(filter(wanted, self.batches()[seen:]))
 
-    def await_more(self, count: int = 3) -> None:
-        """Wait for so many more batches."""
-        first = len(self.batches())
-        await_that(lambda: len(self.batches()) >= first + count, "there are more batches", told=self.said)
-
     def await_executors(self, count: int) -> set[str]:
         """Wait until there are so many; their ids."""
         await_that(
@@ -95,30 +121,11 @@ class Driver:
         )
         return {executor["id"] for executor in self.ask("executors")}
 
-    def said(self) -> str:
-        self._errors.seek(0)
-        return f"the driver said: {self._errors.read()[-5000:]}"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-        self._errors.close()
-
     def _answer(self) -> Any:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self.said()
         return json.loads(line)
-
-
-@contextmanager
-def driver(folder: Path, where: str) -> Iterator[Driver]:
-    """A driver that ends with the block."""
-    started = Driver(folder, where)
-    try:
-        yield started
-    finally:
-        started.end()
 
 
 def _batch(note: dict[str, Any]) -> Batch:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.cluster.driver import MEMORY, SMALL
-from tests.cluster.kit import ROOT, await_that
+from tests.cluster.kit import Child, await_that
 from tests.engine.steering import settings
 from tidegate.control.client import ControlClient
 from tidegate.control.model import Ask, Rescale
@@ -39,7 +33,7 @@ _SETTINGS = {
 Event = dict[str, Any]
 
 
-class Pipeline:
+class Pipeline(Child):
     """`tidegate run` with all of its files in `folder`."""
 
     def __init__(self, folder: Path, **more: object) -> None:
@@ -48,18 +42,10 @@ class Pipeline:
         (folder / "events").mkdir()
         overrides = {**_SETTINGS, **{name.replace("__", "."): value for name, value in more.items()}}
         overrides["spark.conf.spark.eventLog.dir"] = (folder / "events").as_uri()
-        command = [sys.executable, "-m", "tidegate.cli.main", "run", "count.py", "--json"]
-        command += [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the pipeline
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        arguments = ["tidegate.cli.main", "run", "count.py", "--json"]
+        arguments += [part for key, value in overrides.items() for part in ("--set", f"{key}={value}")]
         with (folder / "batches").open("w") as batches:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                stdout=batches,
-                stderr=self._errors,
-                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
-            )
+            super().__init__(arguments, folder, stdout=batches)
 
     @property
     def client(self) -> ControlClient:
@@ -70,11 +56,6 @@ class Pipeline:
         asked = self.client.apply(Ask(nodes=size, parallelism=size))
         await_that(lambda: self.client.rescale(asked.number).over, "the rescale is over", told=self.said)
         return self.client.rescale(asked.number)
-
-    def await_more(self, count: int = 3) -> None:
-        """Wait for so many more batches."""
-        first = len(self.batches())
-        await_that(lambda: len(self.batches()) >= first + count, "there are more batches", told=self.said)
 
     def batches(self) -> list[dict[str, Any]]:
         """What was told of each batch so far."""
@@ -110,15 +91,6 @@ class Pipeline:
         self.client.stop()
         assert self.process.wait(120) == 0, self.said()
 
-    def said(self) -> str:
-        self._errors.seek(0)
-        return f"the pipeline said: {self._errors.read()[-5000:]}"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._errors.close()
-
     def await_first(self) -> None:
         """Wait for the first batch."""
 
@@ -127,17 +99,6 @@ class Pipeline:
             return bool(self.batches())
 
         await_that(is_there, "there is a batch", told=self.said)
-
-
-@contextmanager
-def pipeline(folder: Path, **more: object) -> Iterator[Pipeline]:
-    """A pipeline that has done its first batch, and ends with the block."""
-    started = Pipeline(folder, **more)
-    try:
-        started.await_first()
-        yield started
-    finally:
-        started.end()
 
 
 def _description(job: Event) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tidegate
-from tests.cluster.kit import Batch, Process, alive, await_that, driver, family, is_whole
+from tests.cluster.kit import Batch, Driver, Process, alive, await_that, family, is_whole
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -44,7 +44,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("local")
-    with driver(folder, "local") as running:
+    with Driver(folder, "local") as running:
         runs, workers = {running.ask("query")["run"]}, [len(running.ask("pids")) - 1]
         (first,) = running.await_executors(1)
         running.await_more()
@@ -139,7 +139,7 @@ def test_nothing_is_left_when_a_cluster_is_closed(story: Story) -> None:
 
 
 def test_nothing_is_left_when_a_driver_is_killed(tmp_path: Path) -> None:
-    with driver(tmp_path, "local") as running:
+    with Driver(tmp_path, "local") as running:
         running.await_more(1)
         processes = family(running.process.pid)
         assert any("pyspark.daemon" in process.command for process in processes)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.kit import await_that
-from tests.cluster.pipeline import Event, pipeline
+from tests.cluster.pipeline import Event, Pipeline
 from tests.engine.steering import assert_counted
 from tidegate.control.model import Rescale
 
@@ -42,7 +42,8 @@ class Story:
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     folder = tmp_path_factory.mktemp("pipeline")
-    with pipeline(folder) as running:
+    with Pipeline(folder) as running:
+        running.await_first()
         (first,) = running.executors()
         running.await_more()
 

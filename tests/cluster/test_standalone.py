@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.driver import MEMORY
-from tests.cluster.kit import Batch, driver, is_whole
+from tests.cluster.kit import Batch, Driver, is_whole
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.cluster.standalone import Standalone
 from tidegate.errors import ClusterError
@@ -51,7 +51,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             return started
 
         workers = [worker("one")]
-        running = stack.enter_context(driver(folder, address))
+        running = stack.enter_context(Driver(folder, address))
         runs = {running.ask("query")["run"]}
         (first,) = running.await_executors(1)
         running.await_more()
