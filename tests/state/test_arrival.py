@@ -36,7 +36,7 @@ from tests.state.test_backends import (
     tuples,
 )
 from tidegate.errors import NodeError, StaleError, StateError
-from tidegate.state import merge, run
+from tidegate.state import arrival, merge, pieces, run
 from tidegate.state import shard as shards
 from tidegate.state.backends import keyed, through
 from tidegate.state.keys import Groups, group_of, hash_column
@@ -50,6 +50,13 @@ from tidegate.state.turns import Turns
 NAMES = ("a", "b", "c")
 routes = st.lists(st.sampled_from(NAMES), min_size=COUNT, max_size=COUNT)
 budgets = st.sampled_from([0, 0, 1, 200, 1 << 20])
+
+
+@pytest.fixture(autouse=True)
+def _large_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is large is treated otherwise: here that is a few rows."""
+    monkeypatch.setattr(arrival, "LARGE", 200)
+    monkeypatch.setattr(pieces, "LARGE", 200)
 
 
 class Line:
@@ -206,6 +213,11 @@ class Machine(RuleBasedStateMachine):
     def merge(self) -> None:
         for name in NAMES:
             self.shard(name).merge()
+
+    @rule()
+    def tidy(self) -> None:
+        for name in NAMES:
+            self.shard(name).tidy()
 
     @rule()
     def release(self) -> None:
@@ -734,13 +746,17 @@ def test_many_keys_asked_for_a_few_at_a_time_lie_in_few_pieces(make: Make) -> No
     _, b = half_moved(network)
     for start in range(0, len(ON_RIGHT), 3):
         b.get("counts", keys(ON_RIGHT[start : start + 3]))
-    view = b._now.arriving[0].hold.view
-    assert len(view.asked["counts"]) <= 5
-    assert sum(part.keys.num_rows for part in view.asked["counts"]) == len(ON_RIGHT)
+    hold = b._now.arriving[0].hold
+    assert len(hold.view.asked["counts"]) > 5, "what is large stays as it came while a batch waits"
+    b.tidy()
+    assert len(hold.view.asked["counts"]) <= 5
+    assert sum(part.keys.num_rows for part in hold.view.asked["counts"]) == len(ON_RIGHT)
+    assert values(b.get("counts", keys(ON_RIGHT))) == dict.fromkeys(ON_RIGHT, 1)
 
 
 def test_a_large_piece_is_in_a_file_without_a_name(tmp_path: Path) -> None:
-    table = rows(range(100_000), 3).sort_by("_hash")
+    table = rows(range(1000), 3).sort_by("_hash")
     (piece,) = kept(TABLE, table, tmp_path)
     assert pa.Table.from_batches([piece.rows]).equals(table)
     assert not list(tmp_path.iterdir())
+    assert f"{tmp_path}/arrived-" in Path("/proc/self/maps").read_text()
