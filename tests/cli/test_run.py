@@ -55,6 +55,20 @@ def test_a_run_reports_each_batch_and_ends_well_on_ctrl_c(job: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_what_java_prints_does_not_get_between_the_json(job: Path) -> None:
+    talkative = "spark.conf.spark.driver.extraJavaOptions=-Xlog:gc"
+    with start("run", "job.py", "--json", "--for", "1 s", "--set", talkative, cwd=job.parent) as process:
+        try:
+            told, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 0, errors
+    assert "[gc]" in errors
+    assert [line for line in told.splitlines() if "batch_id" in json.loads(line)]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
 def test_a_run_ends_well_when_nobody_reads_it_any_more(job: Path) -> None:
     with start("run", "job.py", "--json", "--parallelism", "1", cwd=job.parent) as process:
         assert process.stdout is not None

@@ -222,11 +222,12 @@ def quick_start() -> str:
     """Options of Java for drivers that start often and do not live long.
 
     What Java has to read and check of Spark's classes is a fifth of what a start costs. The first time it
-    is kept in an archive, for all drivers that follow. Java finds out by itself if one does not fit any more,
-    and does without."""
-    installed = sha256(f"{sys.prefix} {pyspark.__version__}".encode()).hexdigest()[:12]
-    archive = Path(tempfile.gettempdir()) / f"tidegate-tests-{installed}.jsa"
-    options = f"{_JAVA} -XX:SharedArchiveFile={archive} -Xlog:cds=off"
+    is kept in an archive beside them, for all drivers that follow. It fits those very jars: Java looks at
+    their times."""
+    jars = [f"{jar} {jar.stat().st_mtime_ns}" for jar in sorted(Path(pyspark.__path__[0]).glob("jars/*.jar"))]
+    installed = sha256("\n".join(jars).encode()).hexdigest()[:12]
+    archive = Path(sys.prefix) / f"tests-{installed}.jsa"
+    options = f"{_JAVA} -XX:SharedArchiveFile={archive}"
     if archive.exists():
         return options
     with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import fields
 from typing import Any, Self, TextIO
 
@@ -59,19 +59,28 @@ class Reader:
 class JsonView(View):
     """One JSON object per batch and line, and `{"summary": {...}}` as the last one.
 
-    Whatever else is printed during the run, by a console sink or a user's function, goes to stderr.
+    Whatever else is printed during the run, by a console sink, a user's function or Java, goes to stderr.
     """
 
     def __init__(self, stream: TextIO) -> None:
-        self._reader = Reader(stream)
-        self._others = redirect_stdout(sys.stderr)
+        self._others = ExitStack()
+        self._ours = stream
+        self._shared = stream if stream is sys.__stdout__ else None
+        if self._shared is not None:
+            # Other processes write there by its number, which they inherit: ours needs one of its own.
+            self._ours = os.fdopen(os.dup(self._shared.fileno()), "w", encoding=self._shared.encoding)
+        self._reader = Reader(self._ours)
 
     def __enter__(self) -> Self:
-        self._others.__enter__()
+        self._others.enter_context(redirect_stdout(sys.stderr))
+        if self._shared is not None:
+            self._shared.flush()
+            os.dup2(sys.stderr.fileno(), self._shared.fileno())
+            self._others.callback(os.dup2, self._ours.fileno(), self._shared.fileno())
         return self
 
     def __exit__(self, *failure: object) -> None:
-        self._others.__exit__(None, None, None)
+        self._others.close()
 
     def __call__(self, progress: BatchProgress) -> None:
         self._write(progress.as_json())
