@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -68,6 +70,28 @@ def test_progress_tells_the_batch(run: Run, tmp_path: Path) -> None:
     assert first.latency_p99 is not None
     assert first.latency_p99 >= first.latency_p50
     json.dumps(last.as_json())
+
+
+def test_a_batch_takes_few_calls_into_java(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each one holds up the batch: Python and Java have the same cores."""
+    from py4j.java_gateway import GatewayClient
+
+    calls = Counter[str]()
+    send = GatewayClient.send_command
+
+    def counted(self: GatewayClient, command: str, *more: bool) -> str:
+        calls["all"] += 1
+        answer: str = send(self, command, *more)
+        return answer
+
+    p = tg.Pipeline("calls")
+    p.source(sensors(rows=200_000)).key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    seen: list[int] = []
+    monkeypatch.setattr(GatewayClient, "send_command", counted)
+    run(p, listeners=[lambda _: seen.append(calls["all"])], admission__max_rows=5_000)
+    each = [later - before for before, later in pairwise(seen)]
+    assert len(each) > 30
+    assert statistics.median(each) < 300
 
 
 def test_the_watermark_follows_what_earlier_batches_saw(run: Run, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -42,14 +41,11 @@ class Intake:
         nowhere = Position(None, None)
         return all(step.source.done(self._positions.get(step.name, nowhere)) for step in self._sources)
 
-    def moved(self, told: Sequence[Any]) -> None:
+    def moved(self, positions: Sequence[Position]) -> None:
         """Take over the positions that Spark reports after a batch."""
-        for step, report in zip(self._sources, told, strict=True):
-            self._positions[step.name] = Position(
-                start=_parsed(report.startOffset),
-                end=_parsed(report.endOffset),
-                latest=_parsed(report.latestOffset),
-            )
+        self._positions = {
+            step.name: position for step, position in zip(self._sources, positions, strict=True)
+        }
 
     def arrived_per_second(self, rows: int, begun: float) -> float:
         """Input rate up to the batch that took `rows` and began at `begun`.
@@ -83,11 +79,3 @@ class Intake:
     def _lag(self, step: SourceStep) -> int | None:
         position = self._positions.get(step.name)
         return None if position is None else step.source.lag(position)
-
-
-def _parsed(offset: Any) -> Any:
-    """Spark tells offsets as JSON text, and one that is not there as other text or none."""
-    try:
-        return json.loads(offset)
-    except (TypeError, ValueError):
-        return None

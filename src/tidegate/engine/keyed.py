@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
+from typing import Any
 
+from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -92,9 +95,17 @@ def _partition(route: Route) -> Column:
     if route.groups == 1:
         return F.lit(0)
     bits = 64 - (route.groups.bit_length() - 1)
-    # As one text: a call into the JVM for each of so many numbers would take longer than the batch.
-    places = ", ".join(map(str, route.partitions))
-    return F.expr(f"get(array({places}), cast(shiftrightunsigned({HASH}, {bits}) as int))")
+    group = F.expr(f"cast(shiftrightunsigned({HASH}, {bits}) as int)")
+    return F.get(_literal(route.partitions), group)
+
+
+def _literal(numbers: Sequence[int]) -> Column:
+    """An array as one literal: Spark would look at each of so many in every batch."""
+    gateway: Any = SparkContext._gateway
+    jvm = gateway.jvm
+    array = gateway.new_array(jvm.int, len(numbers))
+    jvm.java.nio.ByteBuffer.wrap(struct.pack(f">{len(numbers)}i", *numbers)).asIntBuffer().get(array)
+    return Column(jvm.org.apache.spark.sql.functions.lit(array))
 
 
 def _with_markers(arranged: DataFrame, parallelism: int) -> DataFrame:

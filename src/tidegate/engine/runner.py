@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -29,7 +28,7 @@ from tidegate.engine.query import RunningQuery
 from tidegate.engine.rescaler import Rescaler, RestartRequestedError
 from tidegate.engine.summary import StoppedBy, Summary, Tally
 from tidegate.engine.translate import Translation
-from tidegate.engine.watcher import Watcher
+from tidegate.engine.watcher import Report, watching
 from tidegate.engine.watermark import Watermark
 from tidegate.errors import FencedError, ListenerError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
@@ -183,17 +182,13 @@ class Runner:
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
-        watcher = Watcher(self)
-        self._spark.streams.addListener(watcher)
-        try:
+        with watching(self._spark, self):
             query = self._started_query()
             self._wait(query, duration)
             while self._is_lost(query):
                 query = self._started_query()
                 self._wait(query, duration)
             self._finish(query)
-        finally:
-            self._spark.streams.removeListener(watcher)
         return self._tally.summary(
             self._plan.name,
             seconds=time.monotonic() - self._began if self._began is not None else 0.0,
@@ -322,20 +317,18 @@ class Runner:
                 f"(generation {mine}); only one can run at a time"
             ) from failure
 
-    def runs(self, run_id: object) -> bool:
+    def runs(self, run_id: str) -> bool:
         """Whether that is the query of this run."""
-        return self._query is not None and self._query.run_id == str(run_id)
+        return self._query is not None and self._query.run_id == run_id
 
-    def progressed(self, spark_progress: Any) -> None:
+    def progressed(self, report: Report) -> None:
         """Spark has committed a batch: tell the listeners, and set the limit of the next."""
-        outcome = self._outcomes.pop(spark_progress.batchId, None)
+        outcome = self._outcomes.pop(report.batch_id, None)
         if outcome is None or self._query is None:
             return
-        durations = {name: ms / 1000 for name, ms in spark_progress.durationMs.items()}
-        batch_seconds = durations["triggerExecution"]
+        batch_seconds = report.seconds["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
-        begun = datetime.fromisoformat(spark_progress.timestamp)
-        self._intake.moved(spark_progress.sources)
+        self._intake.moved(report.positions)
         self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
         progress = BatchProgress(
             pipeline=self._plan.name,
@@ -345,16 +338,16 @@ class Runner:
             rows_in=rows_in,
             rows_out=sum(outcome.rows_out.values()),
             dead_letters=outcome.dead_letters,
-            input_rate=self._intake.arrived_per_second(rows_in, begun.timestamp()),
+            input_rate=self._intake.arrived_per_second(rows_in, report.begun.timestamp()),
             rows_per_second=rows_in / batch_seconds if batch_seconds > 0 else 0.0,
             batch_seconds=batch_seconds,
             interval_seconds=self._interval,
             phases={
-                "offsets": durations.get("latestOffset", 0.0),
-                "planning": durations.get("queryPlanning", 0.0),
-                "wal": durations.get("walCommit", 0.0),
+                "offsets": report.seconds.get("latestOffset", 0.0),
+                "planning": report.seconds.get("queryPlanning", 0.0),
+                "wal": report.seconds.get("walCommit", 0.0),
                 **outcome.phases,
-                "commit": durations.get("commitOffsets", 0.0),
+                "commit": report.seconds.get("commitOffsets", 0.0),
             },
             lag=self._intake.lag,
             limit=self._intake.limit,

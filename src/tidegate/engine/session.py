@@ -32,8 +32,12 @@ _DEFAULTS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
-    # Spark writes two small files per batch; without checksums beside them it writes them twice as fast.
-    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
+    # Spark writes two small files per batch. By these classes it neither writes a checksum beside each nor
+    # starts a process for its permissions, and is five times as fast.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
     # All but Kafka: by the newer interface Spark tells how many messages it wrote.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.

@@ -1,29 +1,56 @@
-"""Spark's own reports on one query."""
+"""Spark's own reports on one query.
+
+PySpark's listener asks Java for each field of a report, in about a thousand calls per batch that hold up the
+next one. This one takes a report as a single text.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol, Self
 
-from pyspark.sql.streaming.listener import StreamingQueryListener
+from pyspark import java_gateway
+from pyspark.sql import SparkSession
 
 from tidegate.errors import QueryError, TidegateError
+from tidegate.sources.source import Position
 
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.listener import (
-        QueryIdleEvent,
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-    )
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What Spark says of a batch that it has committed."""
+
+    batch_id: int
+    begun: datetime
+    seconds: Mapping[str, float]
+    """How long each part took, by Spark's names."""
+    positions: Sequence[Position]
+    """One for each source, in the order in which Spark numbers them."""
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Self:
+        return cls(
+            batch_id=told["batchId"],
+            begun=datetime.fromisoformat(told["timestamp"]),
+            seconds={name: millis / 1000 for name, millis in told["durationMs"].items()},
+            positions=[
+                Position(*(_offset(source.get(f"{name}Offset")) for name in ("start", "end", "latest")))
+                for source in told["sources"]
+            ],
+        )
 
 
 class Watched(Protocol):
     """Whoever runs the query."""
 
-    def runs(self, run_id: object) -> bool:
+    def runs(self, run_id: str) -> bool:
         """Whether that is its query."""
 
-    def progressed(self, spark_progress: Any) -> None:
+    def progressed(self, report: Report) -> None:
         """Spark has committed a batch."""
 
     def idle(self) -> None:
@@ -33,26 +60,51 @@ class Watched(Protocol):
         """End the run with this error once its batch is through."""
 
 
-class Watcher(StreamingQueryListener):
-    """Hands on what Spark reports of the query of one runner."""
+@contextmanager
+def watching(spark: SparkSession, runner: Watched) -> Iterator[None]:
+    """Hand on what Spark reports of the query of one runner."""
+    jvm: Any = spark._jvm
+    java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(runner))
+    manager: Any = spark.streams._jsqm
+    manager.addListener(listener)
+    try:
+        yield
+    finally:
+        manager.removeListener(listener)
+
+
+class _Listener:
+    """Java calls it by Spark's names."""
 
     def __init__(self, runner: Watched) -> None:
         self._runner = runner
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         pass
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        if self._runner.runs(event.progress.runId):
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        told = json.loads(event.progress().json())
+        if self._runner.runs(told["runId"]):
             try:
-                self._runner.progressed(event.progress)
+                self._runner.progressed(Report.from_json(told))
             except Exception as error:
-                text = f"the progress of batch {event.progress.batchId} could not be read: {error}"
+                text = f"the progress of batch {told['batchId']} could not be read: {error}"
                 self._runner.fail(QueryError(text), error)
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
-        if self._runner.runs(event.runId):
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        if self._runner.runs(event.runId().toString()):
             self._runner.idle()
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         pass
+
+    class Java:
+        """What Py4J looks for."""
+
+        implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
+
+
+def _offset(told: Any) -> Any:
+    """Spark tells one that is not there as text, or not at all."""
+    return None if isinstance(told, str) else told
