@@ -294,19 +294,24 @@ def _sparks_gap(spark: SparkSession, keys: int, rate: float) -> tuple[float, flo
             )
 
         running = query()
-        while len(ends) < 12:
-            time.sleep(0.05)
+        _wait(running, lambda: len(ends) >= 12)
         steady = statistics.median(after - before for before, after in pairwise(ends[-6:]))
         running.stop()
         last = ends[-1]
         spark._streamingCheckpointManager.repartition(folder, 4)
         count = len(ends)
         running = query()
-        while len(ends) == count:
-            time.sleep(0.01)
+        _wait(running, lambda: len(ends) > count)
         first_after = ends[count]
         running.stop()
     return first_after - last, steady
+
+
+def _wait(running: StreamingQuery, reached: Callable[[], bool]) -> None:
+    while not reached():
+        if not running.isActive:
+            raise SystemExit(f"Spark ended its query: {running.exception()}")
+        time.sleep(0.02)
 
 
 _SPARK = {
