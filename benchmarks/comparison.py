@@ -40,16 +40,26 @@ class Sample:
 
 
 def in_turns(
-    name: str, ours: Callable[[], Sample], peer: Callable[[], Sample], *, turns: int, at_least: float
+    name: str,
+    ours: Callable[[], Sample],
+    peer: Callable[[], Sample],
+    *,
+    turns: int,
+    at_least: float,
+    cold: int = 0,
 ) -> Row:
-    """Measure both sides `turns` times, the first one changing from turn to turn; the ratio is the median."""
+    """Measure both sides `turns` times, the first one changing from turn to turn; the ratio is the median.
+
+    `cold` turns before that do not count: until its code is compiled, a session gets faster from run to run.
+    """
     pairs: list[tuple[Sample, Sample]] = []
-    for turn in range(turns):
+    for turn in range(cold + turns):
         if turn % 2:
             theirs, mine = peer(), ours()
         else:
             mine, theirs = ours(), peer()
         pairs.append((mine, theirs))
+    pairs = pairs[cold:]
     ratios = [mine.rows_per_second / theirs.rows_per_second for mine, theirs in pairs]
     ratio = statistics.median(ratios)
     sides = {"ours": [mine for mine, _ in pairs], "peer": [theirs for _, theirs in pairs]}

@@ -70,8 +70,9 @@ def main() -> None:
 def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
     turns = 2 if quick else 5
     keys, touched = (1_000_000, 250_000) if quick else (5_000_000, 250_000)
+    many = 2_000_000 if quick else 10_000_000
     return {
-        "running count, 100 k keys": lambda spark: _count(spark, turns),
+        "running count, 100 k keys": lambda spark: _count(spark, turns, batches=12 if quick else 20),
         f"running count, each row its own key, {keys:,} keys": lambda spark: _distinct(
             spark, keys, touched, 1 if quick else 3
         ),
@@ -80,8 +81,8 @@ def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
         "4 s window count, 100 k keys": lambda spark: _windows(spark, turns),
         "batch of 10 k keys: 10 M keys of state against 0.1 M": lambda spark: _flat(turns),
         "durable log on against off": lambda spark: _durability(turns + 1),
-        "first batch after a node's death, 10 M keys, against a full reload": lambda spark: _death(),
-        "memory of a node with 10 M keys against a dict": lambda spark: _memory(),
+        f"first batch after a node's death, {many:,} keys, against a full reload": lambda spark: _death(many),
+        f"memory of a node with {many:,} keys against a dict": lambda spark: _memory(many),
         "disk after 1,000 batches against one snapshot": lambda spark: _disk(300 if quick else 1000),
     }
 
@@ -89,14 +90,15 @@ def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
 # Spark's own operators beside ours
 
 
-def _count(spark: SparkSession, turns: int) -> Row:
+def _count(spark: SparkSession, turns: int, batches: int) -> Row:
     source = Ticks(1_000_000, (("id", "value * 2654435761 % 100000"),))
     return in_turns(
         "",
-        lambda: ours(lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()), batches=8),
-        lambda: peer(spark, source, lambda rows: rows.groupBy("id").count(), mode="update", batches=8),
+        lambda: ours(lambda p: p.source(source).key_by("id").aggregate(n=tg.agg.count()), batches=batches),
+        lambda: peer(spark, source, lambda rows: rows.groupBy("id").count(), mode="update", batches=batches),
         turns=turns,
         at_least=2,
+        cold=2,
     )
 
 
@@ -257,9 +259,8 @@ def _durability(turns: int) -> Row:
     return replace(row, ratio=cost, goal="<= 0.15", met=cost <= 0.15, spread=(costs[0], costs[-1]))
 
 
-def _death() -> Row:
+def _death(size: int, kills: int = 3) -> Row:
     """One node with all keys, killed between two batches; the peer takes up every key before it serves."""
-    size, kills = 10_000_000, 3
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "c"
         _load(place, size, nodes=1)
@@ -295,11 +296,11 @@ def _death() -> Row:
     )
 
 
-def _memory() -> Row:
+def _memory(size: int) -> Row:
     resident = {}
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "c"
-        _load(place, 10_000_000, nodes=1)
+        _load(place, size, nodes=1)
         with _node(place, "columnar") as (client, manifest, pid):
             for group in range(manifest.groups):
                 client.pull(manifest.tables[0].name, frozenset({group}))

@@ -190,6 +190,18 @@ def test_partitions_are_aggregated_without_a_shuffle(spark: SparkSession, window
     assert set(frame.toArrow()["_part"].to_pylist()) == {0, 1, 2}
 
 
+def test_the_source_makes_no_more_columns_than_are_read(spark: SparkSession) -> None:
+    frame = _frame(spark, _rows(5))
+
+    def read(aggregates: Mapping[str, agg.Aggregate], window: Window | None) -> list[str]:
+        return operator(_COLUMNS, ["k"], aggregates, window).narrow(frame).columns
+
+    assert read({"n": agg.count()}, None) == ["k"]
+    assert read({"n": agg.count(), "most": agg.max("i")}, None) == ["k", "i"]
+    assert read({"n": agg.count()}, Tumbling(4)) == ["k", "_pane"]
+    assert read({"newest": agg.last("s")}, None) == ["k", "at", "s"]
+
+
 @pytest.mark.parametrize("window", [Tumbling(4), Sliding(6, 2), Session(1)])
 @pytest.mark.parametrize("closed", [-(5 * _SECOND), 3 * _SECOND])
 def test_rows_that_sql_calls_late_are_those_that_are_counted(

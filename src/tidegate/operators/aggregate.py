@@ -39,7 +39,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
     if clash:
         raise PipelineError(f"the key {clash[0]!r} has the name of a column of this step; name it otherwise")
     read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
-    if input.event_time:
+    if input.event_time and any(isinstance(partial, Edge) for partial in partials.each):
         read.add(input.event_time.column)
     grouping = Grouping(step.name, keys, tuple(sorted(read - set(keys.names))), partials)
     return _operator(step, grouping, input)
