@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -64,13 +66,24 @@ def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, mark
     if marked:
         arranged = _with_markers(arranged, route.parallelism)
         target = F.coalesce(F.col(PARTITION), target)
-    columns = to_arrow_schema(arranged.schema, timezone="UTC")
+    columns = _columns(operator, arranged)
     # By position: the names of state columns hold dots, which Spark would take for fields of structs.
     placed = arranged.repartitionById(route.parallelism, target).toDF(
         *(f"c{place}" for place in range(len(columns)))
     )
     run = task(operator, assignment, columns, marked=marked)
     return operator.finish(placed.mapInArrow(run, spark_schema(operator)))
+
+
+_known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()
+
+
+def _columns(operator: Operator, arranged: DataFrame) -> pa.Schema:
+    """The columns of arranged rows. They are the same in every batch, and Spark takes a while to tell."""
+    found = _known.get(operator)
+    if found is None:
+        found = _known[operator] = to_arrow_schema(arranged.schema, timezone="UTC")
+    return found
 
 
 def both(left: DataFrame, right: DataFrame) -> DataFrame:
