@@ -2,7 +2,7 @@
 
 Spark fixes the read limit of each source when a query starts and keeps the cut and the observed metrics of
 the current batch to itself until the batch is over. All three are public on the JVM's side, so this
-module asks there. It is the only place that does; Spark is pinned to one minor version because of it.
+module asks there. Spark is pinned to one minor version because of it.
 """
 
 from __future__ import annotations
