@@ -68,20 +68,22 @@ def main() -> None:
 
 
 def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
-    turns = 2 if quick else 5
+    turns, few = (2, 1) if quick else (5, 5)
     keys, touched = (1_000_000, 250_000) if quick else (5_000_000, 250_000)
     many = 2_000_000 if quick else 10_000_000
     return {
-        "running count, 100 k keys": lambda spark: _count(spark, turns, batches=12 if quick else 20),
+        "running count, 100 k keys": lambda spark: _count(spark, turns, batches=10 if quick else 20),
         f"running count, each row its own key, {keys:,} keys": lambda spark: _distinct(
             spark, keys, touched, 1 if quick else 3
         ),
-        "process, one key per row, against transformWithState": lambda spark: _process(spark, turns),
-        "4 s window join, 2 x 50 k ids": lambda spark: _join(spark, turns),
-        "4 s window count, 100 k keys": lambda spark: _windows(spark, turns),
-        "batch of 10 k keys: 10 M keys of state against 0.1 M": lambda spark: _flat(turns),
-        "durable log on against off": lambda spark: _durability(turns + 1),
-        f"first batch after a node's death, {many:,} keys, against a full reload": lambda spark: _death(many),
+        "process, one key per row, against transformWithState": lambda spark: _process(spark, few),
+        "4 s window join, 2 x 50 k ids": lambda spark: _join(spark, few),
+        "4 s window count, 100 k keys": lambda spark: _windows(spark, few),
+        "batch of 10 k keys: 10 M keys of state against 0.1 M": lambda spark: _flat(few),
+        "durable log on against off": lambda spark: _durability(turns),
+        f"first batch after a node's death, {many:,} keys, against a full reload": lambda spark: _death(
+            many, few
+        ),
         f"memory of a node with {many:,} keys against a dict": lambda spark: _memory(many),
         "disk after 1,000 batches against one snapshot": lambda spark: _disk(300 if quick else 1000),
     }
@@ -259,7 +261,7 @@ def _durability(turns: int) -> Row:
     return replace(row, ratio=cost, goal="<= 0.15", met=cost <= 0.15, spread=(costs[0], costs[-1]))
 
 
-def _death(size: int, kills: int = 3) -> Row:
+def _death(size: int, kills: int) -> Row:
     """One node with all keys, killed between two batches; the peer takes up every key before it serves."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "c"
