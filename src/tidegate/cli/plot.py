@@ -44,12 +44,13 @@ class Plot:
         latency.set(ylabel="latency, s", ylim=(0, None))
         nodes.step(at, [batch.state_nodes for batch in self._batches], where="post", color="tab:green")
         nodes.set(ylabel="nodes", xlabel="seconds since the first batch", ylim=(0, None))
+        nodes.yaxis.get_major_locator().set_params(integer=True)
         for axes in (rates, latency, nodes):
             for begin, end in self._moves(at):
                 axes.axvspan(begin, end, color="tab:orange", alpha=0.2, linewidth=0)
             axes.spines[["top", "right"]].set_visible(False)
         rates.legend(frameon=False, loc="upper left")
-        latency.legend(frameon=False, loc="upper left")
+        latency.legend(frameon=False, loc="upper right")
         self._path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(self._path, dpi=120)
         return self._path
