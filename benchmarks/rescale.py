@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
 from benchmarks.comparison import Row, tell
+from benchmarks.sides import wait_for
 from tidegate import config
 from tidegate.control.client import ControlClient
 from tidegate.control.model import Ask, Rescale, Strategy
@@ -294,24 +295,17 @@ def _sparks_gap(spark: SparkSession, keys: int, rate: float) -> tuple[float, flo
             )
 
         running = query()
-        _wait(running, lambda: len(ends) >= 12)
+        wait_for(running, lambda: len(ends) >= 12)
         steady = statistics.median(after - before for before, after in pairwise(ends[-6:]))
         running.stop()
         last = ends[-1]
         spark._streamingCheckpointManager.repartition(folder, 4)
         count = len(ends)
         running = query()
-        _wait(running, lambda: len(ends) > count)
+        wait_for(running, lambda: len(ends) > count)
         first_after = ends[count]
         running.stop()
     return first_after - last, steady
-
-
-def _wait(running: StreamingQuery, reached: Callable[[], bool]) -> None:
-    while not reached():
-        if not running.isActive:
-            raise SystemExit(f"Spark ended its query: {running.exception()}")
-        time.sleep(0.02)
 
 
 _SPARK = {

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
 from benchmarks.comparison import Sample, cpu_seconds
@@ -95,10 +96,7 @@ def peer(
             .trigger(processingTime="0 seconds")
             .start()
         )
-        while (last := query.lastProgress) is None or last.batchId < batches - 1:
-            if not query.isActive:
-                raise RuntimeError(f"Spark ended its query: {query.exception()}")
-            time.sleep(0.02)
+        wait_for(query, lambda: (last := query.lastProgress) is not None and last.batchId >= batches - 1)
         told = [progress for progress in query.recentProgress if progress.batchId < batches]
         query.stop()
         used = cpu_seconds() - before
@@ -112,6 +110,14 @@ def peer(
         used / (total / 1e6),
         {"batch_seconds_p99": times[-1]},
     )
+
+
+def wait_for(query: StreamingQuery, reached: Callable[[], bool]) -> None:
+    """Until a query of Spark's own has got there."""
+    while not reached():
+        if not query.isActive:
+            raise SystemExit(f"Spark ended its query: {query.exception()}")
+        time.sleep(0.02)
 
 
 def _epoch(text: str) -> float:

@@ -34,8 +34,8 @@ _DEFAULTS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
-    # Spark writes two small files per batch. By its other interface for files it starts a third of the
-    # processes for them (chmod, readlink), and takes half as long.
+    # Spark writes two small files per batch, and starts processes for them. By its other interface for files
+    # these are 4 (chmod) instead of 10 (chmod, readlink), and it takes half as long.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
