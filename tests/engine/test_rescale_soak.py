@@ -6,8 +6,10 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -18,7 +20,9 @@ from tidegate.control.client import ControlClient
 from tidegate.control.model import STRATEGIES, Ask
 from tidegate.errors import ControlError
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
+
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize("transfer", ["log", "peer"])
@@ -61,24 +65,39 @@ class Use:
 
 def use(checkpoint: Path) -> Use:
     me = Path("/proc/self")
-    children = [child for task in me.glob("task/*/children") for child in task.read_text().split()]
-    nodes = [
-        child for child in children if b"tidegate.state.node" in Path(f"/proc/{child}/cmdline").read_bytes()
+    tasks = [known(task.read_text) or "" for task in me.glob("task/*/children")]
+    children = " ".join(tasks).split()
+    # Of Spark's own records the last hundred stay, which takes longer than this run.
+    kept = [
+        Path(place, name)
+        for folder in ("ledger", "nodes", "state")
+        for place, _, names in os.walk(checkpoint / folder)
+        for name in names
     ]
-    pages = sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in ("self", *nodes))
     return Use(
         files=len(list((me / "fd").iterdir())),
         threads=threading.active_count(),
         processes=len(children),
-        memory=pages * os.sysconf("SC_PAGE_SIZE"),
-        # Of Spark's own records the last hundred stay, which takes longer than this run.
-        disk=sum(
-            file.stat().st_size
-            for folder in ("ledger", "nodes", "state")
-            for file in (checkpoint / folder).rglob("*")
-            if file.is_file()
-        ),
+        memory=pages(me) + sum(pages(Path("/proc") / child) for child in children if is_node(child)),
+        disk=sum(found.st_size for file in kept if (found := known(file.stat))),
     )
+
+
+def pages(process: Path) -> int:
+    """Resident ones."""
+    return int((known((process / "statm").read_text) or "0 0").split()[1])
+
+
+def is_node(pid: str) -> bool:
+    return b"tidegate.state.node" in (known(Path(f"/proc/{pid}/cmdline").read_bytes) or b"")
+
+
+def known(ask: Callable[[], T]) -> T | None:
+    """The answer, if what is asked about is still there."""
+    try:
+        return ask()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
 
 
 class Soak:

@@ -34,7 +34,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
     """Nodes that tests leave as they are, or replace."""
     tmp_path = tmp_path_factory.mktemp("nodes")
     with LocalNodes(
-        2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes", timeout=2.0
+        2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes", timeout=5.0
     ) as running:
         yield running
 
@@ -138,7 +138,7 @@ def test_a_call_to_a_frozen_node_ends_with_the_time_out(nodes: LocalNodes) -> No
 def test_a_node_that_hangs_in_a_request_counts_as_dead(tmp_path: Path) -> None:
     with (
         faults.planned(tmp_path / "faults", [faults.Fault("node.prepare", "hang")]),
-        one_node(tmp_path, timeout=1.0) as (nodes, node),
+        one_node(tmp_path, timeout=3.0) as (nodes, node),
     ):
         driver = Driver(node)
         ticket = driver.begin()
@@ -200,21 +200,21 @@ def test_every_run_has_a_token_of_its_own(nodes: LocalNodes, tmp_path: Path) -> 
 def test_connections_are_kept_until_they_break(nodes: LocalNodes) -> None:
     known: dict[str, Any] = {"token": nodes.token, "pipeline": PIPELINE}
     address = nodes.nodes[0].address
-    first = client_for(address, timeout=2.0, **known)
-    assert client_for(address, timeout=2.0, **known) is first
-    assert client_for(nodes.nodes[1].address, timeout=2.0, **known) is not first
+    first = client_for(address, timeout=20.0, **known)
+    assert client_for(address, timeout=20.0, **known) is first
+    assert client_for(nodes.nodes[1].address, timeout=20.0, **known) is not first
     os.kill(nodes.nodes[0].pid, signal.SIGKILL)
     with pytest.raises(NodeError):
         first.status()
-    assert client_for(address, timeout=2.0, **known) is not first
+    assert client_for(address, timeout=20.0, **known) is not first
     nodes.replace(0)
 
 
 def test_an_error_of_the_node_does_not_cost_the_connection(nodes: LocalNodes) -> None:
-    client = client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=2.0)
+    client = client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0)
     with pytest.raises(StateError):
         client.digest("no such table", 0)
-    assert client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=2.0) is client
+    assert client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0) is client
 
 
 def test_a_forked_process_does_not_use_the_connections_of_its_parent(nodes: LocalNodes) -> None:

@@ -130,6 +130,7 @@ def test_the_background_waits_for_the_end_of_a_batch_unless_the_batch_waits_for_
         def left(node: int) -> int:
             return drive.clients[node].status().groups_left
 
+        time.sleep(0.3)  # What the commit woke has looked by then, and found nothing to do.
         drive.move(LEFT, RIGHT, budget=1 << 20)
         time.sleep(0.3)
         assert left(1) == len(RIGHT)

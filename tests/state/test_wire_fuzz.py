@@ -520,7 +520,7 @@ def test_a_task_that_dies_while_it_sends_stages_nothing(target: Target) -> None:
     """The time-out cancels the call; to the node that looks like the end of the rows."""
     stage = wire.encode(wire.Stage(target.ticket, TABLE.name, 1, 10**9), PIPELINE)
     headers = [(b"authorization", f"Bearer {target.token}".encode())]
-    hurried = flight.FlightCallOptions(timeout=0.3, headers=headers)
+    hurried = flight.FlightCallOptions(timeout=1.0, headers=headers)
     writer, _ = target.raw.do_put(flight.FlightDescriptor.for_command(stage), good.schema, hurried)
     with pytest.raises(flight.FlightTimedOutError):
         endless(writer, good)
