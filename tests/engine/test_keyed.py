@@ -40,6 +40,17 @@ def test_a_running_count(run: Run, tmp_path: Path, nodes: int) -> None:
     assert {key: row["most"] for key, row in found.items()} == most
 
 
+def test_what_the_batch_before_wrote_is_not_fetched_whichever_worker_has_the_task(run: Run) -> None:
+    p = tg.Pipeline("count")
+    counted = p.source(sensors(8000)).key_by("id").aggregate(n=tg.agg.count())
+    counted.sink(tg.sinks.Discard())
+    _, told = run(p, engine__parallelism=4, admission__max_rows=1000)
+    assert [batch.state_rows for batch in told] == [50] * 8
+    first, *later = [batch.state_wire for batch in told]
+    assert len(set(later)) == 1, "what is staged, and nothing else"
+    assert later[0] < first
+
+
 def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
     """With another number of nodes, of partitions and another backend."""
     for rows, nodes, backend in ((1000, 2, "columnar"), (3000, 3, "memory"), (5000, 1, "columnar")):

@@ -1,4 +1,4 @@
-"""State as a task sees it: spread over nodes, and remembered by the worker."""
+"""State as a task sees it: spread over nodes, and what was written last at hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.operators.operator import Time
-from tidegate.state import view
+from tidegate.state import hot_keys
 from tidegate.state.client import client_for
 from tidegate.state.local import LocalNodes
 from tidegate.state.manifest import Manifest, together
@@ -51,8 +51,10 @@ def rows(values: dict[int, int | None], *, due: int = NEVER) -> pa.Table:
 class Fleet:
     """Two nodes, and the driver's part of the protocol."""
 
-    def __init__(self, local: LocalNodes, partitions: int) -> None:
+    def __init__(self, local: LocalNodes, scratch: Path, partitions: int) -> None:
         self.local = local
+        self.scratch = scratch
+        """Of the one executor that its tasks run in, each in another worker."""
         self.route = Route.even(GROUPS, nodes=2, partitions=partitions)
         self.base = Manifest(-1, GROUPS, None, (TABLE,))
         self.before: Ticket | None = None
@@ -70,6 +72,10 @@ class Fleet:
         time = Time(self.base.closed, watermark)
         return Assignment("p", self.local.token, self.ticket, self.before, time, self.route, addresses, 20.0)
 
+    def task(self, watermark: int | None = None) -> TaskState:
+        """That of the first partition, in a new batch."""
+        return TaskState(self.begin(watermark), 0, self.scratch)
+
     def commit(self) -> int:
         """End the batch; the bytes that its tasks sent and received."""
         answers = [self.client(node).prepare(self.ticket) for node in (0, 1)]
@@ -83,7 +89,6 @@ class Fleet:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalNodes]:
-    view._cache.clear()
     with LocalNodes(
         2,
         pipeline="p",
@@ -106,89 +111,127 @@ def found(state: TaskState, *ids: int) -> dict[int, int]:
     return dict(zip(answer["id"].to_pylist(), answer["n"].to_pylist(), strict=True))
 
 
-def test_a_task_whose_groups_are_on_two_nodes(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=1)
-    state = TaskState(fleet.begin(), 0)
+def test_a_task_whose_groups_are_on_two_nodes(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=1)
+    state = fleet.task()
     state.put(TABLE, rows({900: 9, 10: 1, 500: 5}))
     state.stage((TABLE,), late=0)
     fleet.commit()
-    view._cache.clear()
-    state = TaskState(fleet.begin(), 0)
+    hot_keys.forget(tmp_path, local.token)
+    state = fleet.task()
     assert found(state, 500, 7, 10, 900) == {500: 5, 10: 1, 900: 9}
     assert state.scan(TABLE)["id"].to_pylist() == [10, 500, 900]
 
 
-def test_what_a_worker_wrote_it_need_not_fetch(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=1)
-    state = TaskState(fleet.begin(), 0)
+def test_what_a_worker_wrote_the_next_one_need_not_fetch(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=1)
+    state = fleet.task()
     state.put(TABLE, rows({10: 1, 20: 2, 30: None}))
     state.stage((TABLE,), late=0)
     written = fleet.commit()
-    state = TaskState(fleet.begin(), 0)
+    state = fleet.task()
     assert found(state, 10, 20, 30) == {10: 1, 20: 2}
     state.put(TABLE, rows({10: 2, 20: 3, 30: None}))
     state.stage((TABLE,), late=0)
     assert fleet.commit() == written, "only what was staged went over the wire"
 
 
-def test_the_rest_is_fetched(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=1)
+def test_the_rest_is_fetched(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=1)
     for values in ({10: 1, 20: 2, 600: 6}, {20: 3}):
-        state = TaskState(fleet.begin(), 0)
+        state = fleet.task()
         state.put(TABLE, rows({**values}))
         state.stage((TABLE,), late=0)
         fleet.commit()
-    assert found(TaskState(fleet.begin(), 0), 600, 20, 11, 10) == {600: 6, 20: 3, 10: 1}
+    assert found(fleet.task(), 600, 20, 11, 10) == {600: 6, 20: 3, 10: 1}
 
 
-def test_what_a_worker_wrote_is_right_on_the_next_route_too(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=2)
+def test_what_a_worker_wrote_is_right_on_the_next_route_too(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=2)
     assignment = fleet.begin()
     for partition, values in ((0, {10: 1, 20: 2}), (1, {600: 6, 900: 9})):
-        state = TaskState(assignment, partition)
+        state = TaskState(assignment, partition, tmp_path)
         state.put(TABLE, rows({**values}))
         state.stage((TABLE,), late=0)
     fleet.commit()
     fleet.route = respread(fleet.route, nodes=1, partitions=1)
     assignment = fleet.begin()
     fleet.client(0).abort(assignment.ticket)  # It would not answer.
-    assert found(TaskState(assignment, 0), 10, 20) == {10: 1, 20: 2}
+    assert found(TaskState(assignment, 0, tmp_path), 10, 20) == {10: 1, 20: 2}
     assignment = fleet.begin(attempt=2)
-    assert found(TaskState(assignment, 0), 10, 600, 20, 900) == {10: 1, 600: 6, 20: 2, 900: 9}
+    assert found(TaskState(assignment, 0, tmp_path), 10, 600, 20, 900) == {10: 1, 600: 6, 20: 2, 900: 9}
 
 
-def test_what_another_worker_wrote_since_is_not_remembered_wrongly(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=1)
-    state = TaskState(fleet.begin(), 0)
-    state.put(TABLE, rows({10: 1}))
-    state.stage((TABLE,), late=0)
+def test_what_was_written_in_another_place_since_is_not_remembered_wrongly(
+    local: LocalNodes, tmp_path: Path
+) -> None:
+    fleet = Fleet(local, tmp_path / "here", partitions=1)
+    for place, count in (("here", 1), ("there", 2)):  # The task is on another executor the second time.
+        fleet.scratch = tmp_path / place
+        state = fleet.task()
+        state.put(TABLE, rows({10: count}))
+        state.stage((TABLE,), late=0)
+        fleet.commit()
+    fleet.scratch = tmp_path / "here"
+    assert found(fleet.task(), 10) == {10: 2}
+
+
+def test_an_attempt_that_was_given_up_is_not_remembered(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path / "1", partitions=1)
+    for attempt, count in ((1, 5), (2, 1)):
+        state = TaskState(fleet.begin(attempt=attempt), 0, tmp_path / str(attempt))
+        state.put(TABLE, rows({10: count}))
+        state.stage((TABLE,), late=0)
     fleet.commit()
-    kept = dict(view._cache)
-    state = TaskState(fleet.begin(), 0)
-    state.put(TABLE, rows({10: 2}))
-    state.stage((TABLE,), late=0)
-    fleet.commit()
-    view._cache.clear()
-    view._cache.update(kept)  # this worker sat out the second batch
-    assert found(TaskState(fleet.begin(), 0), 10) == {10: 2}
+    assert found(fleet.task(), 10) == {10: 1}
 
 
-def test_a_row_that_is_due_is_not_remembered(local: LocalNodes) -> None:
-    fleet = Fleet(local, partitions=1)
-    state = TaskState(fleet.begin(watermark=5), 0)
+@pytest.mark.parametrize("trouble", ["no folder can be made", "too many rows"])
+def test_without_a_cache_all_is_fetched(
+    local: LocalNodes, tmp_path: Path, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet(local, tmp_path / "executor", partitions=1)
+    if trouble == "too many rows":
+        monkeypatch.setattr(hot_keys, "_MOST_BYTES", 10)
+    else:
+        fleet.scratch.write_text("no folder")
+    for number in range(2):
+        state = fleet.task()
+        assert found(state, 10) == ({10: number} if number else {})
+        state.put(TABLE, rows({10: number + 1}))
+        state.stage((TABLE,), late=0)
+        fleet.commit()
+    assert not list(fleet.scratch.rglob("*.arrow"))
+
+
+def test_nothing_is_left_of_a_pipeline_that_has_ended(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path / "executor", partitions=1)
+    for _ in range(3):
+        state = fleet.task()
+        state.put(TABLE, rows({10: 1}))
+        state.stage((TABLE,), late=0)
+        fleet.commit()
+    assert len([path for path in fleet.scratch.rglob("*") if path.is_file()]) == 1
+    hot_keys.forget(fleet.scratch, local.token)
+    assert not [path for path in fleet.scratch.rglob("*") if path.is_file()]
+
+
+def test_a_row_that_is_due_is_not_remembered(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=1)
+    state = fleet.task(watermark=5)
     state.put(TABLE, rows({10: 1}, due=8))
     state.stage((TABLE,), late=0)
     fleet.commit()
-    state = TaskState(fleet.begin(watermark=8), 0)
+    state = fleet.task(watermark=8)
     assert found(state, 10) == {10: 1}
     assert state.due(TABLE, 8)["id"].to_pylist() == [10]
     state.stage((TABLE,), late=0)
     fleet.commit()
-    assert found(TaskState(fleet.begin(watermark=8), 0), 10) == {}
+    assert found(fleet.task(watermark=8), 10) == {}
 
 
-def test_a_table_is_put_once(local: LocalNodes) -> None:
-    state = TaskState(Fleet(local, partitions=1).begin(), 0)
+def test_a_table_is_put_once(local: LocalNodes, tmp_path: Path) -> None:
+    state = Fleet(local, tmp_path, partitions=1).task()
     state.put(TABLE, rows({10: 1}))
     with pytest.raises(ValueError, match="put twice"):
         state.put(TABLE, rows({20: 1}))

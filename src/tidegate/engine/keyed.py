@@ -49,10 +49,10 @@ def spark_schema(operator: Operator) -> StructType:
     return schema
 
 
-def probed(operator: Operator, rows: DataFrame) -> DataFrame:
-    """Only analysed, never run: what Spark has to say about the step."""
-    operator.arrange(operator.narrow(rows), lambda frame: frame)
-    return operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
+def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Only analysed, never run: the rows that its tasks get, and those that leave the step."""
+    arranged = operator.arrange(operator.narrow(rows), lambda frame: frame)
+    return arranged, operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
 
 
 def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:

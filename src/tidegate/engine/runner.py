@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,7 +18,7 @@ from tidegate.cluster import Cluster
 from tidegate.config import Config
 from tidegate.control.server import ControlServer
 from tidegate.engine import checkpoint as checkpoints
-from tidegate.engine import compute, recovery, signals
+from tidegate.engine import compute, recovery, session, signals
 from tidegate.engine.admission import Admission
 from tidegate.engine.batch import Batches, identity
 from tidegate.engine.controls import RunControls
@@ -37,6 +38,7 @@ from tidegate.pipeline.plan import Plan
 from tidegate.reason import reason
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import SinkWriter
+from tidegate.state import hot_keys
 from tidegate.testing import faults
 
 log = logging.getLogger(__name__)
@@ -199,14 +201,15 @@ class Runner:
 
     def _started_query(self) -> StreamingQuery:
         self._started.clear()
-        query = (
-            self._translation.stream()
-            .writeStream.queryName(self._plan.name)
-            .foreachBatch(self._batch)
-            .option("checkpointLocation", str(self._checkpoint))
-            .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
-            .start()
-        )
+        with session.changed(self._spark, self._translation.settings):
+            query = (
+                self._translation.stream()
+                .writeStream.queryName(self._plan.name)
+                .foreachBatch(self._batch)
+                .option("checkpointLocation", str(self._checkpoint))
+                .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
+                .start()
+            )
         self._query = RunningQuery(self._spark, query, self._checkpoint)
         self._started.set()
         return query
@@ -244,6 +247,7 @@ class Runner:
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
             if self._nodes is not None:
                 stack.callback(self._nodes.close)
+                stack.callback(hot_keys.forget, Path(SparkFiles.getRootDirectory()), self._nodes.token)
             for writer in self._writers():
                 stack.callback(writer.close)
 

@@ -28,6 +28,8 @@ _DEFAULTS = {
     "spark.sql.adaptive.enabled": "false",
     # The faster hash map of Spark's aggregates also where one is not followed by another: ours is not.
     "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
+    # Rows go to Python and back through these without waiting for each other's acknowledgement, up to 40 ms.
+    "spark.python.unix.domain.socket.enabled": "true",
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
@@ -115,12 +117,18 @@ def lent(conf: Mapping[str, str]) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.getOrCreate()
-    settings = {key: value for key, value in {**_DEFAULTS, **conf}.items() if spark.conf.isModifiable(key)}
+    with changed(spark, {k: v for k, v in {**_DEFAULTS, **conf}.items() if spark.conf.isModifiable(k)}):
+        yield spark
+
+
+@contextmanager
+def changed(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Other settings until the block ends. A streaming query keeps those that it was started with."""
     before = {key: spark.conf.get(key, None) for key in settings}
     for key, value in settings.items():
         spark.conf.set(key, value)
     try:
-        yield spark
+        yield
     finally:
         for key, old in before.items():
             if old is None:

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
+from tidegate.engine import row_size
 from tidegate.engine.event_time import event_time
 from tidegate.engine.handover import (
     handover,
@@ -65,6 +66,7 @@ class Translation:
             self._frames[source] = _checked(source, partial(_observed, source, load))
         self._probe = dict(self._frames)
         self._event_times: dict[Step, EventTime | None] = {}
+        self._for_python: list[StructType] = []
         # What comes after the handover is only analysed here: it runs on each batch.
         for step in plan.steps:
             if not isinstance(step, SinkStep):
@@ -99,6 +101,15 @@ class Translation:
     def read_more_than_once(self) -> bool:
         """Whether a batch's rows are worth keeping until its jobs have run."""
         return self.needs_a_full_read or reads(self._plan) > 1
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What Spark is to be set to for the streaming query."""
+        if any(isinstance(step.sink, ForEachBatch) for step in self._plan.sinks):
+            return {}  # A user's function may do anything with the rows.
+        frames = [self._probe[step.inputs[0]] for step in self._plan.sinks]
+        schemas = [*self._for_python, *(frame.schema for frame in frames)]
+        return row_size.settings(self._spark, schemas, frames)
 
     def check(self, writers: Mapping[SinkStep, SinkWriter]) -> None:
         """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
@@ -168,6 +179,8 @@ class Translation:
 
     def _plain_probe(self, step: Step) -> DataFrame:
         inputs = [_readable(above, self._probe[above]) for above in step.inputs]
+        if isinstance(step, steps.MapArrow):
+            self._for_python.append(inputs[0].schema)
         return inputs[0] if isinstance(step, steps.Late | steps.KeyBy) else _apply(step, inputs)
 
     def _keyed_probe(self, step: Step) -> DataFrame:
@@ -179,7 +192,9 @@ class Translation:
         ]
         self.operators[step] = operator_of(step, inputs, groups=self._groups)
         frames = [_readable(above, self._probe[above]) for above in step.inputs]
-        return probed(self.operators[step], frames[0] if len(frames) == 1 else both(*frames))
+        arranged, left = probed(self.operators[step], frames[0] if len(frames) == 1 else both(*frames))
+        self._for_python.append(arranged.schema)
+        return left
 
     def _build(
         self, step: Step, frames: dict[Step, DataFrame], batch: DataFrame, assignment: Assignment | None

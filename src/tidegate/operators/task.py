@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -25,12 +26,14 @@ def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, mar
     """
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import SparkFiles
+
         faults.adopt(assignment.faults)
         faults.enter("executor")
         batch_id = assignment.ticket.batch_id
         faults.reach("task.begin", batch_id)
         rows, partition = _gathered(batches, arranged, marked=marked)
-        state = TaskState(assignment, partition)
+        state = TaskState(assignment, partition, Path(SparkFiles.getRootDirectory()))
         result = operator.apply(rows, state, assignment.time)
         faults.reach("task.fetched", batch_id)
         state.stage(operator.tables, result.late)

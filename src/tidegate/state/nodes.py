@@ -196,6 +196,11 @@ class Nodes:
         handles = self._local.nodes
         threading.Thread(target=lambda: list(map(tell, handles)), name="let-go", daemon=True).start()
 
+    @property
+    def token(self) -> str:
+        """What requests to the nodes carry."""
+        return self._local.token
+
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
         return Assignment(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 
 from tidegate.operators.operator import Time
 from tidegate.state.client import NodeClient, client_for
+from tidegate.state.hot_keys import HotKeys
 from tidegate.state.keys import group_of, hash_column, same
 from tidegate.state.merge import sorted_by_hash
 from tidegate.state.route import Route
 from tidegate.state.standing import Ticket
 from tidegate.state.table import DUE, GONE, HASH, PROBE, StateTable
-
-_CACHED_BYTES = 64 << 20
-"""What a worker keeps of one table and partition; more is not worth the memory."""
-_CACHED_PARTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +39,11 @@ class Assignment:
 class TaskState:
     """The `State` of one partition. `stage` sends what was put, once, at the end."""
 
-    def __init__(self, assignment: Assignment, partition: int) -> None:
+    def __init__(self, assignment: Assignment, partition: int, scratch: Path) -> None:
+        """`scratch` is a folder that ends with the executor."""
         self._assignment = assignment
         self._partition = partition
+        self._hot = HotKeys(scratch, assignment.token, partition)
         self._groups = assignment.route.groups_in(partition)
         owners = {assignment.route.owners[group] for group in self._groups}
         self._nodes: dict[int, NodeClient] = {owner: self._client(owner) for owner in sorted(owners)}
@@ -95,7 +94,7 @@ class TaskState:
                 stats = {}
         for table in tables:
             if table.kind == "value" and table.name in self._puts:
-                _remember(self._place(table), self._assignment, self._puts[table.name])
+                self._hot.remember(table, self._assignment.ticket, self._puts[table.name])
 
     def _client(self, owner: int) -> NodeClient:
         given = self._assignment
@@ -136,24 +135,21 @@ class TaskState:
         self._wire += rows.nbytes
         return rows
 
-    def _place(self, table: StateTable) -> _Place:
-        return (self._assignment.token, table.name, self._partition)
-
     def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, NDArray[np.int64]]:
-        """The rows of keys that this worker wrote itself in the batch before, and which keys are left.
+        """The rows of keys that a worker beside this one wrote in the batch before, and which keys are left.
 
         In one batch a key is written by one task, so they are still right, whatever the route is by now.
         """
-        cached = _cache.get(self._place(table)) if table.kind == "value" else None
-        if cached is None or not cached.is_before(self._assignment):
+        cached = self._hot.recall(table, self._assignment.before) if table.kind == "value" else None
+        if cached is None:
             return None, np.empty(0, np.int64)
-        wanted = hash_column(keys[HASH])
-        at = np.searchsorted(cached.hashes, wanted)
-        at_most = np.minimum(at, len(cached.hashes) - 1)
-        hit = cached.hashes[at_most] == wanted
+        hashes, wanted = hash_column(cached[HASH]), hash_column(keys[HASH])
+        at = np.searchsorted(hashes, wanted)
+        at_most = np.minimum(at, len(hashes) - 1)
+        hit = hashes[at_most] == wanted
         rows = np.flatnonzero(hit)
         names = table.keys.names
-        found = cached.rows.take(pa.array(at_most[rows]))
+        found = cached.take(pa.array(at_most[rows]))
         asked = keys.take(pa.array(rows))
         equal = same([found[name] for name in names], [asked[name] for name in names])
         # Where two keys share a hash the cache may hold the other one: those are asked for.
@@ -164,32 +160,6 @@ class TaskState:
             there &= np.asarray(found[DUE].to_numpy()) > closed
         known = found.filter(pa.array(there)).drop_columns([GONE])
         return known.append_column(PROBE, pa.array(rows[there], pa.int64())), missing
-
-
-_Place = tuple[str, str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Cached:
-    ticket: Ticket
-    hashes: NDArray[np.uint64]
-    rows: pa.Table
-
-    def is_before(self, assignment: Assignment) -> bool:
-        return self.ticket == assignment.before
-
-
-# It lives as long as the worker: Spark uses one for many tasks, and ends it when it is idle for a minute.
-_cache: OrderedDict[_Place, _Cached] = OrderedDict()
-
-
-def _remember(place: _Place, assignment: Assignment, rows: pa.Table) -> None:
-    _cache.pop(place, None)
-    if not len(rows) or rows.nbytes > _CACHED_BYTES:
-        return
-    _cache[place] = _Cached(assignment.ticket, hash_column(rows[HASH]), rows)
-    while len(_cache) > _CACHED_PARTS:
-        _cache.popitem(last=False)
 
 
 def _by_probe(rows: pa.Table) -> pa.Table:
