@@ -93,6 +93,8 @@ class Runner:
         self._tally = Tally()
         self._listeners: list[Listener] = [self._tally, *listeners]
         self._checkpoint = folder / "spark"
+        self._scratch = Path(SparkFiles.getRootDirectory())
+        """Of the executor that a local Spark is."""
         ledger = Ledger(folder / "ledger")
         admission = _admission(config, self._interval, ledger.last.limit if ledger.last else None)
         self._translation = Translation(
@@ -247,7 +249,7 @@ class Runner:
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
             if self._nodes is not None:
                 stack.callback(self._nodes.close)
-                stack.callback(hot_keys.forget, Path(SparkFiles.getRootDirectory()), self._nodes.token)
+                stack.callback(hot_keys.forget, self._scratch, self._nodes.token)
             for writer in self._writers():
                 stack.callback(writer.close)
 
