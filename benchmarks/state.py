@@ -72,7 +72,9 @@ def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
     keys, touched = (1_000_000, 250_000) if quick else (5_000_000, 250_000)
     many = 2_000_000 if quick else 10_000_000
     return {
-        "running count, 100 k keys": lambda spark: _count(spark, turns, batches=10 if quick else 20),
+        "running count, 100 k keys": lambda spark: (
+            _count(spark, turns, batches=10, cold=2) if quick else _count(spark, turns, batches=20, cold=5)
+        ),
         f"running count, each row its own key, {keys:,} keys": lambda spark: _distinct(
             spark, keys, touched, 1 if quick else 3
         ),
@@ -92,7 +94,7 @@ def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
 # Spark's own operators beside ours
 
 
-def _count(spark: SparkSession, turns: int, batches: int) -> Row:
+def _count(spark: SparkSession, turns: int, batches: int, cold: int) -> Row:
     source = Ticks(1_000_000, (("id", "value * 2654435761 % 100000"),))
     return in_turns(
         "",
@@ -100,7 +102,7 @@ def _count(spark: SparkSession, turns: int, batches: int) -> Row:
         lambda: peer(spark, source, lambda rows: rows.groupBy("id").count(), mode="update", batches=batches),
         turns=turns,
         at_least=2,
-        cold=2,
+        cold=cold,
     )
 
 
