@@ -81,7 +81,7 @@ def _rows(quick: bool) -> Mapping[str, Callable[[SparkSession], Row]]:
         "process, one key per row, against transformWithState": lambda spark: _process(spark, few),
         "4 s window join, 2 x 50 k ids": lambda spark: _join(spark, few),
         "4 s window count, 100 k keys": lambda spark: _windows(spark, few),
-        "batch of 10 k keys: 10 M keys of state against 0.1 M": lambda spark: _flat(few),
+        "batch of 10 k keys: 10 M keys of state against 0.1 M": lambda spark: _flat(turns),
         "durable log on against off": lambda spark: _durability(turns),
         f"first batch after a node's death, {many:,} keys, against a full reload": lambda spark: _death(
             many, few
