@@ -44,7 +44,7 @@ def test_what_the_batch_before_wrote_is_not_fetched_whichever_worker_has_the_tas
     p = tg.Pipeline("count")
     counted = p.source(sensors(8000)).key_by("id").aggregate(n=tg.agg.count())
     counted.sink(tg.sinks.Discard())
-    _, told = run(p, engine__parallelism=4, admission__max_rows=1000)
+    _, told = run(p, engine__parallelism=4, admission__min_rows=1000, admission__max_rows=1000)
     assert [batch.state_rows for batch in told] == [50] * 8
     first, *later = [batch.state_wire for batch in told]
     assert len(set(later)) == 1, "what is staged, and nothing else"
