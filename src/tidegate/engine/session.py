@@ -28,8 +28,6 @@ _DEFAULTS = {
     "spark.sql.adaptive.enabled": "false",
     # The faster hash map of Spark's aggregates also where one is not followed by another: ours is not.
     "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
-    # Rows go to Python and back through these without waiting for each other's acknowledgement, up to 40 ms.
-    "spark.python.unix.domain.socket.enabled": "true",
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
