@@ -19,7 +19,7 @@ import tidegate as tg
 from benchmarks.comparison import Row, Sample, cpu_seconds, in_turns, tell
 from examples.map_job import fibonacci
 from tidegate import config
-from tidegate.engine import session
+from tidegate.spark import session
 
 CASES = (
     # name, whether mapped, sink

@@ -27,9 +27,9 @@ from benchmarks.comparison import Row, tell
 from benchmarks.sides import wait_for
 from tidegate import config
 from tidegate.control.client import ControlClient
-from tidegate.control.model import Ask, Rescale, Strategy
-from tidegate.engine import session
+from tidegate.rescale.model import Ask, Rescale, Strategy
 from tidegate.sources.keys import Keys
+from tidegate.spark import session
 
 INTERVAL = 1.0
 PAYLOAD = 1000

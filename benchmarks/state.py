@@ -29,16 +29,16 @@ from benchmarks.comparison import Row, Sample, in_turns, tell
 from benchmarks.sides import CORES, Declare, ours, peer, run
 from benchmarks.ticks import Ticks
 from tidegate import config
-from tidegate.engine import session
-from tidegate.engine.garbage import Garbage
+from tidegate.batch.garbage import Garbage
 from tidegate.ledger.ledger import Entry, Ledger
-from tidegate.state.client import NodeClient, client_for
-from tidegate.state.local import LocalNodes
-from tidegate.state.manifest import Manifest
-from tidegate.state.shard import Shard
-from tidegate.state.standing import Ticket
-from tidegate.state.storage import open_storage
-from tidegate.state.table import DUE, GONE, HASH, NEVER, StateTable
+from tidegate.spark import session
+from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.storage import open_storage
+from tidegate.state.node.fence import Ticket
+from tidegate.state.node.shard import Shard
+from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
+from tidegate.state.wire.client import NodeClient, client_for
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -474,7 +474,7 @@ def _node_pids() -> list[int]:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if b"tidegate.state.node" in words and parent == os.getpid():
+        if b"tidegate.state.node.process" in words and parent == os.getpid():
             found.append(int(folder.name))
     return found
 

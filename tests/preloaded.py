@@ -7,9 +7,5 @@ import pyarrow.compute
 import pyarrow.flight  # noqa: F401
 from pyspark import daemon
 
-import tidegate.operators.aggregate
-import tidegate.operators.task
-import tidegate.operators.windowed  # noqa: F401
-
 if __name__ == "__main__":
     daemon.manager()

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import tidegate as tg
 from tidegate import config
-from tidegate.engine.summary import Summary
 from tidegate.pipeline.loading import load
+from tidegate.run.summary import Summary
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,12 +12,12 @@ Declaring a pipeline starts no JVM and imports no PySpark; `run` does.
 """
 
 from tidegate import sinks, sources
-from tidegate.engine.progress import BatchProgress
 from tidegate.errors import PipelineError, TidegateError
 from tidegate.pipeline import agg
 from tidegate.pipeline.pipeline import Pipeline
 from tidegate.pipeline.stream import KeyedStream, Stream
 from tidegate.pipeline.window import session, sliding, tumbling
+from tidegate.run.progress import BatchProgress
 from tidegate.sinks.files import read
 
 __version__ = "0.1.0"

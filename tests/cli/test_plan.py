@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 
 from tests.control.kit import Toy
 from tidegate.cli.main import app
-from tidegate.control.model import Ask
 from tidegate.control.server import ControlServer
 from tidegate.errors import ControlError
+from tidegate.rescale.model import Ask
 
 
 @pytest.fixture(scope="module")

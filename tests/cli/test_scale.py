@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 
 from tests.control.kit import Toy, await_that, terminal, ticking
 from tidegate.cli.main import app
-from tidegate.control.model import Ask
 from tidegate.control.server import ControlServer
 from tidegate.errors import ControlError
+from tidegate.rescale.model import Ask
 
 PLAN = "nodes 2 -> 4, hybrid: 12 key groups (12.0 MB) move, busiest node 50.0% -> 25.0%\n"
 FIGURES = (

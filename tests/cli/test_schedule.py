@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.batches import batch
 from tests.control.kit import Toy
+from tests.view.batches import batch
 from tidegate.cli.schedule import Appointment, Schedule, parse
-from tidegate.control.model import Ask
 from tidegate.control.server import ControlServer
 from tidegate.errors import ConfigError, DurationError
+from tidegate.rescale.model import Ask
 
 
 @pytest.mark.parametrize(

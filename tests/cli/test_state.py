@@ -16,15 +16,15 @@ from typer.testing import CliRunner, Result
 
 import tidegate as tg
 from tidegate import config
+from tidegate.batch.garbage import Garbage
 from tidegate.cli.main import app
-from tidegate.engine.garbage import Garbage
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Entry, Ledger
-from tidegate.state.inspection import Inspection
-from tidegate.state.manifest import Manifest
-from tidegate.state.shard import Shard
-from tidegate.state.storage import Local, Remote
-from tidegate.state.table import NEVER, StateTable
+from tidegate.run.inspection import Inspection
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.storage import Local, Remote
+from tidegate.state.node.shard import Shard
+from tidegate.state.table.table import NEVER, StateTable
 from tidegate.testing import servers
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ def test_export_says_when_rows_expire(finished: Path, tmp_path: Path) -> None:
 
 
 def test_export_is_written_in_pieces(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.state.inspection._AT_ONCE", 1)
+    monkeypatch.setattr("tidegate.run.inspection._AT_ONCE", 1)
     out = tmp_path / "out.parquet"
     assert tidegate("state", "export", finished, TABLE, out).exit_code == 0
     assert pq.ParquetFile(out).num_row_groups > 10

@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from tests.control.kit import Toy, terminal
 from tidegate.cli.main import app
 from tidegate.control.client import ControlClient
-from tidegate.control.model import Ask
 from tidegate.control.server import ControlServer
+from tidegate.rescale.model import Ask
 
 
 def tidegate(*arguments: object) -> Result:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from tidegate.cluster import Cluster
 from tidegate.cluster.local import LocalCluster
 from tidegate.cluster.standalone import Standalone
-from tidegate.engine import session
-from tidegate.operators import task
+from tidegate.spark import session
+from tidegate.translation import task
 
 if TYPE_CHECKING:
     import pyarrow as pa

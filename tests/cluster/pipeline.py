@@ -8,13 +8,13 @@ from typing import Any
 
 from tests.cluster.driver import MEMORY, SMALL
 from tests.cluster.kit import Child, await_that
-from tests.engine.steering import settings
+from tests.run.steering import settings
 from tidegate.control.client import ControlClient
-from tidegate.control.model import Ask, Rescale
+from tidegate.rescale.model import Ask, Rescale
 
 _PIPELINE = """
 from pathlib import Path
-from tests.engine.steering import counting
+from tests.run.steering import counting
 
 p = counting(Path("out"))
 """

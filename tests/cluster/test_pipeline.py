@@ -11,8 +11,8 @@ import pytest
 
 from tests.cluster.kit import await_that
 from tests.cluster.pipeline import Event, Pipeline
-from tests.engine.steering import assert_counted
-from tidegate.control.model import Rescale
+from tests.run.steering import assert_counted
+from tidegate.rescale.model import Rescale
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 

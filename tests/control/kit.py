@@ -20,7 +20,8 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidegate.control.model import (
+from tidegate.errors import ControlError
+from tidegate.rescale.model import (
     Ask,
     Latency,
     Moved,
@@ -30,7 +31,6 @@ from tidegate.control.model import (
     Rescale,
     Status,
 )
-from tidegate.errors import ControlError
 
 GROUPS = 16
 GROUP_BYTES = 1_000_000

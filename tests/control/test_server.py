@@ -185,7 +185,7 @@ def test_who_does_not_serve_does_not_import_the_server() -> None:
     program = """
 import sys
 from pathlib import Path
-from tidegate.control.model import Ask
+from tidegate.rescale.model import Ask
 from tidegate.control.server import ControlServer
 ControlServer(None, checkpoint=Path("x"))
 print(sorted({"fastapi", "uvicorn", "starlette", "pydantic"} & set(sys.modules)))

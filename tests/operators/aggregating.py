@@ -15,23 +15,23 @@ import pytest
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.operators.arranging import Hash, Row, spread
-from tidegate.engine.watermark import Watermark
+from tidegate.batch.watermark import Watermark
 from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
-from tidegate.operators.event_time import EventTime
-from tidegate.operators.functions import Count, Edge, Extreme, Mean, Sum, Variance
-from tidegate.operators.grouping import PANE, ROWS, START, TIME
-from tidegate.operators.input import Input
+from tidegate.operators.kit.event_time import EventTime
+from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
+from tidegate.operators.kit.grouping import PANE, ROWS, START, TIME
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.partials import PART, Partial
+from tidegate.operators.kit.sketches import LG_K, Distinct, Quantile
 from tidegate.operators.operator import Operator, Time
-from tidegate.operators.partials import PART, Partial
 from tidegate.operators.session import SessionAggregate
-from tidegate.operators.sketches import LG_K, Distinct, Quantile
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.agg import Aggregate
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Window
-from tidegate.state.table import HASH
+from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
 Batches = list[list[tuple[Row, int]]]

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from tests.operators.arranging import Batch, Row
-from tidegate.engine.watermark import Watermark
+from tidegate.batch.watermark import Watermark
+from tidegate.operators.kit.sides import Sides
 from tidegate.operators.operator import Operator, Time
-from tidegate.operators.sides import Sides
-from tidegate.state.keys import hash_column
-from tidegate.state.table import HASH
+from tidegate.state.table.keys import hash_column
+from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
 

@@ -15,12 +15,12 @@ from pyspark.sql import types as T
 
 from tests.operators.aggregating import Run, arrange, assert_close, operator, stamp
 from tests.operators.arranging import Row
-from tidegate.engine.partially import partially
-from tidegate.operators.event_time import EventTime
+from tidegate.operators.kit.event_time import EventTime
+from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import Operator, Result, Time
-from tidegate.operators.windows import late
 from tidegate.pipeline import agg
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
+from tidegate.spark.partial_aggregate import partially
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:

@@ -13,12 +13,12 @@ from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, 
 from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import Where
 from tidegate.operators import broadcast_join
-from tidegate.operators.input import Input
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.sides import TIE
 from tidegate.operators.operator import SIDE, Time
-from tidegate.operators.sides import TIE
 from tidegate.pipeline import step as steps
-from tidegate.state.keys import group_of, hash_column
-from tidegate.state.table import HASH
+from tidegate.state.table.keys import group_of, hash_column
+from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
 if TYPE_CHECKING:

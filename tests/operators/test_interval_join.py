@@ -13,7 +13,7 @@ from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, 
 from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
-from tidegate.operators.input import Input
+from tidegate.operators.kit.input import Input
 from tidegate.operators.operator import Time
 from tidegate.pipeline import step as steps
 from tidegate.testing.states import MemoryState

@@ -25,12 +25,12 @@ from tests.operators.playing import Run, bag, kept, orders, pair, play
 from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import window_join
-from tidegate.operators.input import Input
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.sides import TIME
 from tidegate.operators.operator import Time
-from tidegate.operators.sides import TIME
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
-from tidegate.state.table import DUE, HASH
+from tidegate.state.table.table import DUE, HASH
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli.sim import app
-from tidegate.engine.protocol import (
+from tidegate.batch.protocol import (
     Append,
     BatchProtocol,
     Commit,
@@ -22,6 +21,7 @@ from tidegate.engine.protocol import (
     Prepared,
     Publish,
 )
+from tidegate.cli.sim import app
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import Durable, Entry
 from tidegate.sim.network import Call
@@ -29,8 +29,8 @@ from tidegate.sim.node import Node
 from tidegate.sim.protocol import simulate, simulate_all, simulate_many
 from tidegate.sim.weather import STORM
 from tidegate.sim.world import Cast
-from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.standing import Standing, Ticket
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.node.fence import Standing, Ticket
 
 SEEDS = 500
 CHUNK = 25

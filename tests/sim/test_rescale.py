@@ -13,7 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli.sim import app
-from tidegate.control.model import Strategy
+from tidegate.rescale.migration import (
+    Committed,
+    Event,
+    GiveUp,
+    Instruction,
+    Migration,
+    NotStarted,
+    Replaced,
+    Settle,
+)
+from tidegate.rescale.model import Strategy
+from tidegate.rescale.route import Route
 from tidegate.sim.errand import Work
 from tidegate.sim.hold import Place, Snapshot
 from tidegate.sim.mover import Mover
@@ -24,19 +35,8 @@ from tidegate.sim.rescaler import Rescaler
 from tidegate.sim.weather import SURGE
 from tidegate.sim.workload import State
 from tidegate.sim.world import Cast
-from tidegate.state.manifest import Manifest
-from tidegate.state.migration import (
-    Committed,
-    Event,
-    GiveUp,
-    Instruction,
-    Migration,
-    NotStarted,
-    Replaced,
-    Settle,
-)
-from tidegate.state.route import Route
-from tidegate.state.standing import Part, Ticket
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.node.fence import Part, Ticket
 
 SEEDS = 500
 CHUNK = 25

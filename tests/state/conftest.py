@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.state.shard_kit import Make
-from tidegate.state.shard import Shard
-from tidegate.state.storage import Local, Storage
+from tidegate.state.log.storage import Local, Storage
+from tidegate.state.node.shard import Shard
 from tidegate.testing.servers import S3
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.client import NodeClient, PrepareAnswer
-from tidegate.state.keys import group_of
-from tidegate.state.local import LocalNodes
-from tidegate.state.manifest import Manifest
-from tidegate.state.standing import Ticket
-from tidegate.state.table import NEVER, StateTable
+from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.node.fence import Ticket
+from tidegate.state.table.keys import group_of
+from tidegate.state.table.table import NEVER, StateTable
+from tidegate.state.wire.client import NodeClient, PrepareAnswer
 
 PIPELINE = "sensors"
 COUNT = 16

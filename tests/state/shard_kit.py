@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.keys import Groups
-from tidegate.state.manifest import Manifest
-from tidegate.state.shard import Shard
-from tidegate.state.storage import Local, Storage
-from tidegate.state.table import NEVER, StateTable
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.storage import Local, Storage
+from tidegate.state.node.shard import Shard
+from tidegate.state.table.keys import Groups
+from tidegate.state.table.table import NEVER, StateTable
 
 COUNT = 16
 ALL = frozenset(range(COUNT))

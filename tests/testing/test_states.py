@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import StateError
-from tidegate.state.table import NEVER, StateTable
+from tidegate.state.table.table import NEVER, StateTable
 from tidegate.testing.states import MemoryState
 
 _KEYS = pa.schema([("k", pa.string())])

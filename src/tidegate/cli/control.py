@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.control.model import STRATEGIES, Strategy
+from tidegate.rescale.model import STRATEGIES, Strategy
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -205,7 +205,7 @@ def host_name() -> Iterator[Finding]:
 
 
 _SPARK_TRIAL = """
-from tidegate.engine import session
+from tidegate.spark import session
 spark = session.start("tidegate-doctor", master="local[1]", driver_memory="512m")
 print(spark.range(1000).mapInArrow(lambda batches: batches, "id long").count())
 spark.stop()

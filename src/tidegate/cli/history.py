@@ -11,7 +11,7 @@ from tidegate.cli.control import JsonOption, as_json, print_json
 from tidegate.cli.savepoint import CheckpointArgument
 
 if TYPE_CHECKING:
-    from tidegate.control.model import Rescale
+    from tidegate.rescale.model import Rescale
 
 
 def history(
@@ -25,8 +25,8 @@ def history(
 
     Those since it was started, oldest first.
     """
-    from tidegate.cli.control_text import print_rescale
     from tidegate.control.client import ControlClient
+    from tidegate.view.rescales import print_rescale
 
     client = ControlClient.find(checkpoint)
     if number is not None:
@@ -46,8 +46,8 @@ def history(
 
 
 def _print(known: tuple[Rescale, ...]) -> None:
-    from tidegate.cli.control_text import amount, changes, print_rows
-    from tidegate.cli.figures import span
+    from tidegate.view.figures import span
+    from tidegate.view.rescales import amount, changes, print_rows
 
     print_rows(
         ("no", "change", "strategy", "phase", "first batch", "settled", "moved", "gap"),

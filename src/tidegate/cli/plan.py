@@ -20,7 +20,7 @@ from tidegate.cli.control import (
 from tidegate.cli.savepoint import CheckpointArgument
 
 if TYPE_CHECKING:
-    from tidegate.control.model import Ask
+    from tidegate.rescale.model import Ask
 
 
 def plan(
@@ -45,9 +45,9 @@ def plan(
         raise typer.BadParameter("say what to plan: --nodes, --parallelism or both, or --rebalance")
     if limit is not None and not rebalance:
         raise typer.BadParameter("--bytes is for --rebalance")
-    from tidegate.cli.control_text import effect, headline, print_moves
     from tidegate.control.client import ControlClient
-    from tidegate.control.model import Ask
+    from tidegate.rescale.model import Ask
+    from tidegate.view.rescales import effect, headline, print_moves
 
     ask = Ask(
         kind="rebalance" if rebalance else "scale",

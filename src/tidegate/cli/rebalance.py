@@ -25,9 +25,9 @@ def rebalance(
     Measured load decides which key groups of the running pipeline move. Batches go on meanwhile.
     Exit code 1 when it fails, or gives way to another rescale.
     """
-    from tidegate.cli.control_progress import carry_out
+    from tidegate.cli.following import carry_out
     from tidegate.control.client import ControlClient
-    from tidegate.control.model import Ask
+    from tidegate.rescale.model import Ask
 
     ask = Ask(kind="rebalance", strategy=strategy, step=step, bytes=limit)
     carry_out(ControlClient.find(checkpoint), ask, wait=not no_wait, json=json)

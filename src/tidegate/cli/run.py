@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.engine.progress import Listener
+    from tidegate.run.progress import Listener
 
 FileArgument = Annotated[
     str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which of its pipelines.")
@@ -61,10 +61,11 @@ def run(
     if json and quiet:
         raise typer.BadParameter("--json and --quiet contradict each other")
     from tidegate import config
-    from tidegate.cli import schedule, view
-    from tidegate.cli.plot import Plot
+    from tidegate.cli import schedule
     from tidegate.pipeline import loading
-    from tidegate.pipeline.duration import seconds
+    from tidegate.units import seconds
+    from tidegate.view import view
+    from tidegate.view.plot import Plot
 
     overrides: dict[str, Any] = dict(config.parse_settings(settings or ()))
     flags = {

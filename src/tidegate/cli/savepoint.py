@@ -26,7 +26,7 @@ def savepoint(
     The pipeline may be running. A pipeline can be started from the copy with `--checkpoint DEST`, with any
     number of state nodes and any backend. What the sinks have written is not part of it.
     """
-    from tidegate.engine.savepoint import save
+    from tidegate.run.savepoint import save
 
     batch_id = save(checkpoint, dest, log=log)
     typer.echo(

@@ -31,9 +31,9 @@ def scale(
     """
     if nodes is None and parallelism is None:
         raise typer.BadParameter("say what to change: --nodes, --parallelism or both")
-    from tidegate.cli.control_progress import carry_out
+    from tidegate.cli.following import carry_out
     from tidegate.control.client import ControlClient
-    from tidegate.control.model import Ask
+    from tidegate.rescale.model import Ask
 
     ask = Ask(nodes=nodes, parallelism=parallelism, strategy=strategy, step=step)
     carry_out(ControlClient.find(checkpoint), ask, wait=not no_wait, json=json)

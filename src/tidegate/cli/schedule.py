@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Self
 
 from tidegate.control.client import ControlClient
-from tidegate.control.model import STRATEGIES, Ask
-from tidegate.engine.progress import BatchProgress
 from tidegate.errors import ConfigError, ControlError
-from tidegate.pipeline.duration import seconds
+from tidegate.rescale.model import STRATEGIES, Ask
+from tidegate.run.progress import BatchProgress
+from tidegate.units import seconds
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from tidegate.errors import StateError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.state.inspection import GroupSize, Inspection, Reader, Recorded
-    from tidegate.state.table import StateTable
+    from tidegate.run.inspection import GroupSize, Inspection, Reader, Recorded
+    from tidegate.state.table.table import StateTable
 
 app = typer.Typer(
     name="state",
@@ -53,7 +53,7 @@ def ls(
     json: JsonOption = False,
 ) -> None:
     """List the batches whose state is on record, and the state tables."""
-    from tidegate.state.inspection import Inspection
+    from tidegate.run.inspection import Inspection
 
     found = Inspection(checkpoint, log=log)
     tables = found.batch().manifest.tables if found.batches else ()
@@ -114,7 +114,7 @@ def show(
 
     Binary keys are written in hex digits, times like 2025-01-31T12:00:00 (UTC unless they say otherwise).
     """
-    from tidegate.state.inspection import Inspection, key_value
+    from tidegate.run.inspection import Inspection, key_value
 
     texts: dict[str, str | None] = dict.fromkeys(null or ())
     for each in key or ():
@@ -153,7 +153,7 @@ def export(
     Its columns are those of the key, those of the value and `expires`: the event time from which the row no
     longer counts, or null.
     """
-    from tidegate.state.inspection import Inspection
+    from tidegate.run.inspection import Inspection
 
     if out.exists():
         raise StateError(f"{out} is there already; remove it, or choose another name")
@@ -170,7 +170,7 @@ def verify(checkpoint: CheckpointArgument, log: LogOption = None) -> None:
 
     Exit code 1 when something is damaged or missing; what, and in which file, is on standard error.
     """
-    from tidegate.state.inspection import Inspection
+    from tidegate.run.inspection import Inspection
 
     with _shown() as progress:
         verdict = Inspection(checkpoint, log=log, lenient=True).verify(progress)
@@ -194,7 +194,7 @@ def _first_rows(
     """Up to `limit` rows with these key columns, and whether there are more."""
     import pyarrow as pa
 
-    from tidegate.state.inspection import matching, readable
+    from tidegate.run.inspection import matching, readable
 
     parts: list[pa.Table] = []
     whole_key = set(wanted) == set(table.keys.names)
@@ -216,7 +216,7 @@ def _write_parquet(reader: Reader, table: StateTable, out: Path) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from tidegate.state.inspection import readable
+    from tidegate.run.inspection import readable
 
     schema = readable(table.schema.empty_table(), table).schema
     draft = out.with_name(f".{out.name}.{uuid4().hex}")

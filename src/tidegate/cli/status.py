@@ -13,8 +13,8 @@ def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
 
     Its batches, its state nodes, and the rescale that is under way or was the latest.
     """
-    from tidegate.cli.control_text import print_nodes, print_pairs, status_rows
     from tidegate.control.client import ControlClient
+    from tidegate.view.rescales import print_nodes, print_pairs, status_rows
 
     now = ControlClient.find(checkpoint).status()
     if json:

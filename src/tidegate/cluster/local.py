@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
-from tidegate.cluster.seats import Seat, moves
 from tidegate.cluster.warming import Warming
+from tidegate.cluster.workers import Seat, moves
 from tidegate.errors import ClusterError
+from tidegate.spark.executors import Allocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
 from tidegate.cluster.warming import Warming
 from tidegate.errors import ClusterError
+from tidegate.spark.executors import Allocation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cluster.allocation import Allocation
 from tidegate.cluster.provider import WARM_UP
-from tidegate.reason import reason
+from tidegate.spark.executors import Allocation
+from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from tidegate.errors import DurationError
-from tidegate.pipeline.duration import seconds
+from tidegate.units import seconds
 
 ENV_PREFIX = "TIDEGATE_"
 

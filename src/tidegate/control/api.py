@@ -20,8 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidegate.control.model import Ask, Controls, PlanView, Rescale, Status, Strategy
 from tidegate.errors import TidegateError
+from tidegate.rescale.model import Ask, Controls, PlanView, Rescale, Status, Strategy
 
 _log = logging.getLogger(__name__)
 

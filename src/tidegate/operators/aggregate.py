@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidegate.errors import PipelineError
-from tidegate.operators import sketches
-from tidegate.operators.functions import Count, Edge, Extreme, Mean, Sum, Variance
-from tidegate.operators.grouping import END, RESERVED, START, Grouping
-from tidegate.operators.hashing import check_key
-from tidegate.operators.input import Input
+from tidegate.operators.kit import sketches
+from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
+from tidegate.operators.kit.grouping import END, RESERVED, START, Grouping
+from tidegate.operators.kit.hashing import check_key
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.partials import Partial, Partials
 from tidegate.operators.operator import Operator
-from tidegate.operators.partials import Partial, Partials
 from tidegate.operators.running import RunningAggregate
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate

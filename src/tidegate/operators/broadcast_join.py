@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.pairs import Rows, numbered
+from tidegate.operators.kit.sides import TIE, TIME, Sides, joined, sides
+from tidegate.operators.kit.versions import History, Versions, versions
+from tidegate.operators.kit.waiting import WAITED, called, waiting_room
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import Rows, numbered
-from tidegate.operators.sides import TIE, TIME, Sides, joined, sides
-from tidegate.operators.versions import History, Versions, versions
-from tidegate.operators.waiting import WAITED, called, waiting_room
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
-from tidegate.state.keys import Hashes, distinct, hash_column
-from tidegate.state.table import HASH, StateTable
+from tidegate.state.table.keys import Hashes, distinct, hash_column
+from tidegate.state.table.table import HASH, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.sides import TIME, Sides, joined, maybe, named_alike, sides
+from tidegate.operators.kit.versions import Versions, versions
+from tidegate.operators.kit.waiting import WAITED, called, waiting_room
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
-from tidegate.operators.sides import TIME, Sides, joined, maybe, named_alike, sides
-from tidegate.operators.versions import Versions, versions
-from tidegate.operators.waiting import WAITED, called, waiting_room
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
-from tidegate.state.keys import distinct, hash_column
-from tidegate.state.table import HASH, PROBE, StateTable
+from tidegate.state.table.keys import distinct, hash_column
+from tidegate.state.table.table import HASH, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,16 +10,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import PipelineError
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.pairs import Rows, combined, sorted_by_key
+from tidegate.operators.kit.sides import TIE, TIME, Sides, sides
+from tidegate.operators.kit.spans import numbers, whole
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import Rows, combined, sorted_by_key
-from tidegate.operators.sides import TIE, TIME, Sides, sides
-from tidegate.operators.spans import numbers, whole
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
-from tidegate.state.keys import distinct, hash_column
-from tidegate.state.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
+from tidegate.state.table.keys import distinct, hash_column
+from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

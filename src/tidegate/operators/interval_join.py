@@ -9,16 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import PipelineError
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.pairs import Rows, combined, expanded, numbered
+from tidegate.operators.kit.sides import TIME, Sides, joined, named_alike, padded, sides
+from tidegate.operators.kit.waiting import WAITED, called, come_in, waiting_room
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import Rows, combined, expanded, numbered
-from tidegate.operators.sides import TIME, Sides, joined, named_alike, padded, sides
-from tidegate.operators.waiting import WAITED, called, come_in, waiting_room
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
-from tidegate.state.keys import distinct, hash_column
-from tidegate.state.table import HASH, PROBE, StateTable
+from tidegate.state.table.keys import distinct, hash_column
+from tidegate.state.table.table import HASH, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

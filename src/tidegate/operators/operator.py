@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tidegate.pipeline.step import Mode
-from tidegate.state.table import StateTable
+from tidegate.state.table.table import StateTable
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,16 +13,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.errors import PipelineError
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.pairs import numbered, sorted_by_key
+from tidegate.operators.kit.sides import TIE, TIME, Sides, arrow_schema, sides
+from tidegate.operators.kit.spans import numbers, whole
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import numbered, sorted_by_key
-from tidegate.operators.sides import TIE, TIME, Sides, arrow_schema, sides
-from tidegate.operators.spans import numbers, whole
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode, Schema
-from tidegate.state.keys import Hashes, distinct, hash_column, same
-from tidegate.state.table import HASH, NEVER, PROBE, StateTable
+from tidegate.state.table.keys import Hashes, distinct, hash_column, same
+from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

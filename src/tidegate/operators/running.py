@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tidegate.operators.grouping import Grouping, numbered, typed
+from tidegate.operators.kit.grouping import Grouping, numbered, typed
+from tidegate.operators.kit.partials import PART, rank
+from tidegate.operators.kit.spans import Spans, ascending, whole
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import PART, rank
-from tidegate.operators.spans import Spans, ascending, whole
-from tidegate.state import keys
-from tidegate.state.table import HASH, NEVER, PROBE, StateTable
+from tidegate.state.table import keys
+from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

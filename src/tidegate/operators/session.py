@@ -9,15 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from tidegate.operators.event_time import EventTime
-from tidegate.operators.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
+from tidegate.operators.kit.event_time import EventTime
+from tidegate.operators.kit.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
+from tidegate.operators.kit.partials import PART, Columns, rank
+from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
+from tidegate.operators.kit.windows import micros
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import PART, Columns, rank
-from tidegate.operators.spans import Spans, ascending, numbers, valid, whole
-from tidegate.operators.windows import micros
 from tidegate.pipeline.window import Session
-from tidegate.state import keys
-from tidegate.state.table import HASH, PROBE, StateTable
+from tidegate.state.table import keys
+from tidegate.state.table.table import HASH, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,17 +10,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import PipelineError
-from tidegate.operators.hashing import hashed
-from tidegate.operators.input import Input
+from tidegate.operators.kit.hashing import hashed
+from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.pairs import pairs
+from tidegate.operators.kit.sides import TIME, Sides, joined, named_alike, padded, sides
+from tidegate.operators.kit.windows import lengths
 from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
-from tidegate.operators.pairs import pairs
-from tidegate.operators.sides import TIME, Sides, joined, named_alike, padded, sides
-from tidegate.operators.windows import lengths
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
-from tidegate.state.keys import hash_column
-from tidegate.state.table import DUE, HASH, StateTable
+from tidegate.state.table.keys import hash_column
+from tidegate.state.table.table import DUE, HASH, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.operators.event_time import EventTime
-from tidegate.operators.grouping import (
+from tidegate.operators.kit.event_time import EventTime
+from tidegate.operators.kit.grouping import (
     END,
     PANE,
     ROWS,
@@ -20,14 +20,14 @@ from tidegate.operators.grouping import (
     stamps,
     typed,
 )
+from tidegate.operators.kit.partials import PART, Columns, rank
+from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
+from tidegate.operators.kit.windows import lengths, pane
 from tidegate.operators.operator import Operator, Partially, Result, State, Time
-from tidegate.operators.partials import PART, Columns, rank
-from tidegate.operators.spans import Spans, ascending, numbers, valid, whole
-from tidegate.operators.windows import lengths, pane
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
-from tidegate.state import keys
-from tidegate.state.table import HASH, PROBE, StateTable
+from tidegate.state.table import keys
+from tidegate.state.table.table import HASH, PROBE, StateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -18,8 +18,8 @@ from tidegate.sources.source import Source
 
 if TYPE_CHECKING:
     from tidegate.config import Config
-    from tidegate.engine.progress import Listener
-    from tidegate.engine.summary import Summary
+    from tidegate.run.progress import Listener
+    from tidegate.run.summary import Summary
 
 S = TypeVar("S", bound=Step)
 
@@ -92,8 +92,8 @@ class Pipeline:
         if declared.get() is not None:
             raise RunRequested(self)
         from tidegate import config as configuration
-        from tidegate.cli import view
-        from tidegate.engine.runner import run
+        from tidegate.run.runner import run
+        from tidegate.view import view
 
         plan = self.plan()
         settings = config or configuration.load(code=self.config)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tidegate.errors import DurationError, PipelineError
-from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.step import (
     Aggregate,
     Branch,
@@ -22,6 +21,7 @@ from tidegate.pipeline.step import (
     TopN,
     WindowJoin,
 )
+from tidegate.units import seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, TypeVar
 from tidegate.errors import DurationError, PipelineError
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.agg import Aggregate
-from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Mode, Schema, Step
 from tidegate.pipeline.where import caller
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
+from tidegate.units import seconds
 
 if TYPE_CHECKING:
     from tidegate.pipeline.pipeline import Pipeline

@@ -6,8 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from tidegate.errors import DurationError, PipelineError
-from tidegate.pipeline.duration import seconds
 from tidegate.pipeline.where import caller
+from tidegate.units import seconds
 
 
 class Window(ABC):

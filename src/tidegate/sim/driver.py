@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from tidegate.engine.protocol import (
+from tidegate.batch.protocol import (
     Append,
     Appended,
     BatchProtocol,
@@ -27,15 +27,15 @@ from tidegate.engine.protocol import (
     Start,
 )
 from tidegate.errors import BatchError, CheckpointError, FencedError, NodeError, TidegateError
+from tidegate.rescale.route import Route
 from tidegate.sim.durable import Entry, check
 from tidegate.sim.job import Job
 from tidegate.sim.ledger import Ledger
 from tidegate.sim.network import Call
 from tidegate.sim.node import Node, Receipt
 from tidegate.sim.workload import TABLES
-from tidegate.state.manifest import Manifest, RunRef, together
-from tidegate.state.route import Route
-from tidegate.state.standing import Part, Ticket
+from tidegate.state.log.manifest import Manifest, RunRef, together
+from tidegate.state.node.fence import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.world import World

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tidegate.errors import StateError
+from tidegate.rescale.route import Route
 from tidegate.sim.workload import Rows, State, Workload, group_of
-from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.route import Route
-from tidegate.state.standing import Part, Ticket
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.node.fence import Part, Ticket
 
 
 class PromiseError(AssertionError):

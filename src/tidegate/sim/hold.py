@@ -1,6 +1,6 @@
 """Key groups on their way between simulated nodes: what of them is here, and what is to be asked for.
 
-The same in small as `tidegate.state.arrival` and `tidegate.state.departure`.
+The same in small as `tidegate.state.node.arrival` and `tidegate.state.node.departure`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tidegate.sim.workload import State
-from tidegate.state.manifest import RunRef
+from tidegate.state.log.manifest import RunRef
 
 if TYPE_CHECKING:
     from tidegate.sim.mover import Mover

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
-from tidegate.engine.protocol import Event, Failed, Written
+from tidegate.batch.protocol import Event, Failed, Written
 from tidegate.errors import TidegateError
+from tidegate.rescale.route import Route
 from tidegate.sim.durable import check
 from tidegate.sim.network import Call
 from tidegate.sim.workload import FIRST, SECOND, Rows, apply, group_of, rekeyed
-from tidegate.state.route import Route
-from tidegate.state.standing import Part, Ticket
+from tidegate.state.node.fence import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.driver import Driver

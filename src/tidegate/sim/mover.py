@@ -13,8 +13,8 @@ from tidegate.sim.hold import Arrival, Groups, Hold, Place, Snapshot, runs_of
 from tidegate.sim.network import Call
 from tidegate.sim.node import Node, Receipt, neighbours
 from tidegate.sim.workload import TABLES, State, group_of
-from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.standing import Ticket
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.node.fence import Ticket
 
 _SPAN = 2
 """Rows that come at once in the background."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from tidegate.errors import NodeError
 from tidegate.sim.weather import Weather
-from tidegate.state.standing import Ticket
+from tidegate.state.node.fence import Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.node import Node

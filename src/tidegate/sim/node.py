@@ -10,8 +10,8 @@ from typing import ClassVar
 from tidegate.sim.durable import Durable, Run
 from tidegate.sim.network import Call
 from tidegate.sim.workload import State, group_of
-from tidegate.state.manifest import Manifest, RunRef
-from tidegate.state.standing import Part, Standing, Ticket
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.node.fence import Part, Standing, Ticket
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,18 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tidegate.control.model import STRATEGIES, Strategy
-from tidegate.engine import protocol
+from tidegate.batch import protocol
 from tidegate.errors import ControlError, StateError
+from tidegate.rescale import migration
+from tidegate.rescale.migration import Instruction, Migration
+from tidegate.rescale.model import STRATEGIES, Strategy
+from tidegate.rescale.route import Route
+from tidegate.rescale.spread import moves, rebalanced, respread
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import check
 from tidegate.sim.mover import Mover
 from tidegate.sim.network import Call
-from tidegate.state import migration
-from tidegate.state.migration import Instruction, Migration
-from tidegate.state.route import Route
-from tidegate.state.spread import moves, rebalanced, respread
-from tidegate.state.standing import Part, Ticket
+from tidegate.state.node.fence import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.moving import Moving

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from random import Random
 from typing import ClassVar, Protocol
 
-from tidegate.engine.protocol import BatchProtocol
+from tidegate.batch.protocol import BatchProtocol
 from tidegate.errors import NodeError, StateError, TidegateError
+from tidegate.rescale.migration import Migration
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import Durable, Entry, PromiseError, check
 from tidegate.sim.job import Job, Task
@@ -17,7 +18,6 @@ from tidegate.sim.network import Call, Message, Network
 from tidegate.sim.node import Node
 from tidegate.sim.weather import Weather
 from tidegate.sim.workload import Rows, Workload
-from tidegate.state.migration import Migration
 
 _REMEMBERED = 40
 _DRIVERS = 4

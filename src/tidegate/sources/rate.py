@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import DurationError
-from tidegate.pipeline.duration import seconds as duration
 from tidegate.pipeline.where import refused
 from tidegate.sources._curve import Curve
+from tidegate.units import seconds as duration
 
 if TYPE_CHECKING:
     import numpy as np

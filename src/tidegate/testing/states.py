@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.errors import StateError
-from tidegate.state import keys
-from tidegate.state.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.table import keys
+from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""One batch: its ticket, its cut and watermark, the protocol that commits it once."""

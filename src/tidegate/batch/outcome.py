@@ -1,0 +1,53 @@
+"""What became of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidegate.sources.source import Seen
+from tidegate.state.fleet.nodes import Arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a batch did, known once it is visible. Times are in seconds, event times in microseconds."""
+
+    batch_id: int
+    visible_at: float
+    cut: Mapping[str, Any]
+    seen: Mapping[str, Seen]
+    """Source -> what was read."""
+    rows_out: Mapping[str, int]
+    """Sink step -> rows."""
+    watermark: int | None
+    phases: Mapping[str, float]
+    tries: int
+    late: int = 0
+    state_rows: int = 0
+    state_bytes: int = 0
+    state_wire: int = 0
+    arrived: Arrived = field(default_factory=Arrived)
+
+    @property
+    def rows_in(self) -> Mapping[str, int]:
+        """Source -> rows."""
+        return {name: seen.rows for name, seen in self.seen.items()}
+
+    @property
+    def dead_letters(self) -> int:
+        return sum(seen.unreadable for seen in self.seen.values())
+
+    @property
+    def latency_p50(self) -> float | None:
+        """From event to visible output: the mean of the sources' medians, by rows."""
+        timed = [(seen.rows, seen.median) for seen in self.seen.values() if seen.median is not None]
+        total = sum(rows for rows, _ in timed)
+        return sum(rows * (self.visible_at - at / 1e6) for rows, at in timed) / total if total else None
+
+    @property
+    def latency_p99(self) -> float | None:
+        """From event to visible output: that of the slowest source."""
+        oldest = [seen.oldest_percent for seen in self.seen.values() if seen.oldest_percent is not None]
+        return self.visible_at - min(oldest) / 1e6 if oldest else None

@@ -1,1 +1,0 @@
-"""The plan on Structured Streaming: batch runner, admission, watermark, progress."""

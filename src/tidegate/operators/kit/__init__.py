@@ -1,0 +1,1 @@
+"""Whole-column work that the operators share."""

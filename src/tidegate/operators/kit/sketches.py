@@ -1,0 +1,151 @@
+"""Partials that are sketches of the `datasketches` library: small, mergeable, approximate.
+
+The library works on one sketch at a time, so these two functions cost a few microseconds per key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import MissingExtraError
+from tidegate.operators.kit.functions import named
+from tidegate.operators.kit.partials import Columns, Partial
+from tidegate.operators.kit.spans import Spans
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+LG_K = 12
+"""Size of a sketch of distinct values, as Spark's own: 4,096 registers, 1.6 % error."""
+COMPRESSION = 200
+"""Size of a sketch of quantiles: 5 KB; off by up to 2 % of the rows at 0.5, by 0.1 % at 0.01 and 0.99."""
+
+
+def require(function: str) -> None:
+    """Raise a MissingExtraError where the library is not installed."""
+    if find_spec("datasketches") is None:
+        raise MissingExtraError("sketches", f"agg.{function}")
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Partial):
+    """About how many different values there are that are not null, as bigint; 0 when there are none."""
+
+    of: str
+    kind: DataType
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return (self._field("hll", pa.binary()),)
+
+    def sql(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        return [F.hll_sketch_agg(_hashable(self.of, self.kind), LG_K)]
+
+    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
+        from datasketches import hll_sketch, hll_union, tgt_hll_type
+
+        sketches = columns[f"{self.name}.hll"].to_pylist()
+        union, merged = hll_union(LG_K), []
+        for start, end in _bounds(spans):
+            union.reset()
+            for sketch in sketches[start:end]:
+                if sketch is not None:
+                    union.update(hll_sketch.deserialize(sketch))
+            merged.append(None if union.is_empty() else union.get_result(tgt_hll_type.HLL_8))
+        return [pa.array([s and s.serialize_compact() for s in merged], pa.binary())]
+
+    def finish(self, columns: Columns) -> pa.Array:
+        from datasketches import hll_sketch
+
+        sketches = columns[f"{self.name}.hll"].to_pylist()
+        return pa.array([round(hll_sketch.deserialize(s).get_estimate()) if s else 0 for s in sketches])
+
+
+@dataclass(frozen=True, slots=True)
+class Quantile(Partial):
+    """About the value below which `share` of the values lie, as double. NaN and null do not count."""
+
+    of: str
+    share: float
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        return (self._field("tdigest", pa.binary()),)
+
+    @property
+    def arriving(self) -> tuple[pa.Field, ...]:
+        return (self._field("values", pa.list_(pa.field("element", pa.float64(), False))),)
+
+    def sql(self) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        value = named(self.of).cast("double")
+        return [F.array_sort(F.collect_list(F.when(~F.isnan(value), value)))]
+
+    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
+        from datasketches import tdigest_double
+
+        digests = columns[f"{self.name}.tdigest"].to_pylist()
+        lists = columns[f"{self.name}.values"]
+        values = lists.flatten().to_numpy()
+        ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy())
+        merged = []
+        for start, end in _bounds(spans):
+            # More than one digest of state only where sessions were joined.
+            kept = [tdigest_double.deserialize(d) for d in digests[start:end] if d is not None]
+            digest = kept[0] if kept else tdigest_double(COMPRESSION)
+            for other in kept[1:]:
+                digest.merge(other)
+            fresh = values[ends[start - 1] if start else 0 : ends[end - 1]]
+            if len(fresh):
+                # Sorted, so that the digest does not depend on how the values were partitioned.
+                digest.update(np.sort(fresh))
+            merged.append(None if digest.is_empty() else digest.serialize())
+        return [pa.array(merged, pa.binary())]
+
+    def finish(self, columns: Columns) -> pa.Array:
+        from datasketches import tdigest_double
+
+        kept = columns[f"{self.name}.tdigest"].to_pylist()
+        found = [tdigest_double.deserialize(d).get_quantile(self.share) if d else None for d in kept]
+        return pa.array(found, pa.float64())
+
+
+def _bounds(spans: Spans) -> list[tuple[int, int]]:
+    """The first row of each span, and the first beyond it."""
+    return list(pairwise(np.append(spans.starts, spans.rows).tolist()))
+
+
+def _hashable(name: str, kind: DataType) -> Column:
+    """A value in a form that Spark's sketch takes: equal values alike."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import (
+        BinaryType,
+        BooleanType,
+        DoubleType,
+        FloatType,
+        IntegralType,
+        StringType,
+        TimestampType,
+    )
+
+    value = named(name)
+    if isinstance(kind, StringType | BinaryType):
+        return value
+    if isinstance(kind, IntegralType | BooleanType):
+        return value.cast("bigint")
+    if isinstance(kind, TimestampType):
+        return F.unix_micros(value)
+    if isinstance(kind, FloatType | DoubleType):
+        value = F.when(value == F.lit(0.0), F.lit(0.0).cast(kind)).otherwise(value)
+    return value.cast("string")

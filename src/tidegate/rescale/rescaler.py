@@ -1,0 +1,275 @@
+"""Rescales of a run: the migration's shell. Routes are planned, nodes started, state watched on its way."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from tidegate.batch.outcome import Outcome
+from tidegate.config.settings import State as Settings
+from tidegate.errors import ControlError, TidegateError
+from tidegate.rescale import migration
+from tidegate.rescale.history import Batch, History
+from tidegate.rescale.migration import Instruction, Migration
+from tidegate.rescale.model import Ask, MoveLine, Phase, PlanView, Rescale, Strategy
+from tidegate.rescale.pace import Pace
+from tidegate.rescale.route import Route
+from tidegate.rescale.spread import moves, rebalanced, respread, share
+from tidegate.state.fleet.nodes import Nodes, size_of
+from tidegate.state.table.keys import show_groups
+
+log = logging.getLogger(__name__)
+
+_LEAST = 256 << 10
+"""Bytes that come over in the background during a batch however busy the machine is: it has to end."""
+
+
+class RestartRequestedError(Exception):
+    """Ends the query before a batch whose route needs a new one."""
+
+
+class Rescaler:
+    """Plans and carries out rescales. `plan` and `apply` may be called from any thread, the others by the one
+    that runs batches."""
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        settings: Settings,
+        *,
+        fit: Callable[[int], object],
+        interval: float,
+        parallelism: int,
+        steps: Sequence[str],
+    ) -> None:
+        """`fit` has Spark work on so many partitions at a time, as far as its cluster can. `parallelism` is
+        what was asked for; the route may have a little more, to come out even."""
+        self.history = History()
+        self._nodes = nodes
+        self._fit = fit
+        self._settings = settings
+        self._interval = interval
+        self._parallelism = parallelism
+        self._steps = tuple(steps)
+        self._migration = Migration(nodes.route, nodes=len(nodes.handles))
+        self._change = threading.Lock()
+        self._pace: Pace | None = None
+        self._limit = interval
+        self._seconds: deque[float] = deque(maxlen=20)
+        self._restart: Route | None = None
+
+    @property
+    def phase(self) -> Phase | None:
+        """Of the rescale that is under way; None without one."""
+        number = self._migration.current
+        return self.history.get(number).phase if number is not None else None
+
+    def plan(self, ask: Ask) -> PlanView:
+        """What a rescale would do. Raises ControlError for one that makes no sense."""
+        before, after = self._migration.route, self._target(ask)
+        load, sizes = self._nodes.load, self._nodes.sizes()
+        total = float(load.sum()) or 1.0
+        found: dict[tuple[int, int], list[int]] = {}
+        for move in moves(before, after):
+            found.setdefault((move.source, move.target), []).append(move.group)
+        lines = tuple(
+            MoveLine(
+                source=source,
+                target=target,
+                groups=show_groups(frozenset(groups)),
+                rows=sum(sizes.get(group, (0, 0))[0] for group in groups),
+                bytes=sum(sizes.get(group, (0, 0))[1] for group in groups),
+                load=float(load[groups].sum()) / total,
+            )
+            for (source, target), groups in sorted(found.items())
+        )
+        strategy = self._strategy(ask)
+        return PlanView(
+            ask=ask,
+            strategy=strategy,
+            nodes=(len(before.nodes), len(after.nodes)),
+            parallelism=(before.parallelism, after.parallelism),
+            moves=lines,
+            groups_moved=sum(map(len, found.values())),
+            bytes_moved=sum(line.bytes for line in lines) if self._nodes.peers else 0,
+            busiest=(max(share(before, load)), max(share(after, load))),
+            note=self._note(strategy),
+        )
+
+    def apply(self, ask: Ask) -> Rescale:
+        """Set a rescale going."""
+        strategy = self._strategy(ask)
+        self._migration.check(strategy)
+        # Planning may ask nodes for sizes: no batch has to wait for that.
+        before, after = self._migration.route, self._target(ask)
+        with self._change:
+            if self._migration.route is not before:
+                raise ControlError("the route has changed while this was planned; ask again")
+            instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
+            self._parallelism = ask.parallelism or self._parallelism
+            record = self.history.asked(
+                ask,
+                strategy,
+                now=time.time(),
+                nodes=(len(before.nodes), len(after.nodes)),
+                parallelism=(before.parallelism, after.parallelism),
+                groups=len(moves(before, after)),
+            )
+            self._do(instructions)
+            if after.parallelism > before.parallelism:
+                self._follow(after.parallelism)
+        return record
+
+    def boundary(self, batch_id: int) -> None:
+        """No batch is running and this one is next. Raises RestartRequestedError when it has to wait for
+        another query."""
+        with self._change:
+            for instruction in self._migration.handle(migration.Boundary()):
+                match instruction:
+                    case migration.Switch(number, route, hold):
+                        self._switch(number, route, batch_id, hold=hold)
+                    case migration.Restart(number, route):
+                        self.history.switched(number, batch_id, hold=True)
+                        self._restart = route
+                        raise RestartRequestedError
+                    case _:
+                        self._do([instruction])
+
+    def restarted(self) -> bool:
+        """Between two queries: whether one ended for a rescale. Then the nodes of its route are there."""
+        if self._restart is None:
+            return False
+        self._nodes.restart(self._restart)
+        self._restart = None
+        with self._change:
+            self._do(self._migration.handle(migration.Restarted()))
+        return True
+
+    def committed(self, outcome: Outcome, seconds: float) -> None:
+        """A batch is through; it took so long."""
+        arrived = outcome.arrived
+        with self._change:
+            self.history.batch(
+                Batch(
+                    batch_id=outcome.batch_id,
+                    visible_at=outcome.visible_at,
+                    p50=outcome.latency_p50,
+                    p99=outcome.latency_p99,
+                    on_demand=arrived.on_demand,
+                    background=arrived.background,
+                    groups_left=arrived.groups_left,
+                )
+            )
+            self._do(self._migration.handle(migration.Committed(arrived.groups_left)))
+            if self._pace is None:
+                self._seconds.append(seconds)
+            else:
+                used = arrived.background.bytes >= self._nodes.budget // 2
+                self._nodes.budget = self._pace.next(seconds, self._limit, used)
+
+    def _do(self, instructions: Sequence[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case migration.StartNodes(count):
+                    threading.Thread(target=self._grow, args=(count,), name="rescale", daemon=True).start()
+                case migration.Replaced(number):
+                    self.history.ended(number, "replaced")
+                case migration.Settle(number, nodes):
+                    self._settle(number, nodes)
+                case migration.GiveUp(number, nodes, why):
+                    self._nodes.shrink(nodes)
+                    self.history.ended(number, "failed", why)
+
+    def _follow(self, parallelism: int) -> None:
+        """Compute follows the route: executors come before they are needed, and leave when they are not."""
+
+        def fit() -> None:
+            try:
+                self._fit(parallelism)
+            except Exception as error:  # Batches run all the same, on what there is.
+                log.warning("the cluster does not follow to %d partitions: %s", parallelism, error)
+
+        threading.Thread(target=fit, name="fit", daemon=True).start()
+
+    def _grow(self, count: int) -> None:
+        event: migration.Event = migration.Started()
+        try:
+            self._nodes.grow(count)
+        except (TidegateError, OSError) as error:
+            log.warning("no rescale: %s", error)
+            event = migration.NotStarted(str(error))
+        with self._change:
+            self._do(self._migration.handle(event))
+
+    def _switch(self, number: int, route: Route, batch_id: int, *, hold: bool) -> None:
+        self._nodes.switch(route, hold=hold)
+        record = self.history.switched(number, batch_id, hold=hold)
+        log.info("rescale %d: batch %d runs on route %d", number, batch_id, route.version)
+        self._nodes.budget, self._pace = 0, None
+        if record.strategy == "hybrid" and self._nodes.peers:
+            most = size_of(self._settings.transfer_rate)
+            self._pace = Pace(start=most // 8, floor=min(_LEAST, most), ceiling=most)
+            self._nodes.budget = most // 8
+            # Batches that take longer than the interval as it is are not to take much longer than they did.
+            usual = median(self._seconds) if self._seconds else 0.0
+            self._limit = max(self._interval, 1.25 * usual)
+
+    def _settle(self, number: int, nodes: int) -> None:
+        self._nodes.shrink(nodes)
+        if self._nodes.peers:
+            self._nodes.let_go()
+        self._nodes.budget, self._pace = 0, None
+        record = self.history.settled(number, now=time.time())
+        if record.parallelism[1] < record.parallelism[0]:
+            self._follow(self._migration.route.parallelism)
+        log.info("rescale %d settled after %.1f s", number, record.seconds_to_settled or 0.0)
+
+    def _strategy(self, ask: Ask) -> Strategy:
+        return ask.strategy or self._settings.strategy
+
+    def _target(self, ask: Ask) -> Route:
+        """The route that is asked for."""
+        if self._strategy(ask) == "restart" and not self._nodes.durable:
+            raise ControlError("without a durable log (state.durable) a restart would lose all state")
+        if ask.step is not None and ask.step not in self._steps:
+            raise ControlError(f"there is no keyed step {ask.step!r}; there are: {', '.join(self._steps)}")
+        route = self._migration.route
+        load = self._nodes.load
+        if ask.kind == "rebalance":
+            if ask.nodes is not None or ask.parallelism is not None:
+                raise ControlError("a rebalance keeps the number of nodes and the parallelism; use scale")
+            known = self._nodes.sizes()
+            sizes = [known.get(group, (0, 0))[1] for group in range(route.groups)]
+            target = rebalanced(route, load=load.tolist(), sizes=sizes, limit=ask.bytes)
+            if target is route:
+                raise ControlError("nothing to gain: no move within the bound makes the busiest node less so")
+            return target
+        for name, value in (("nodes", ask.nodes), ("parallelism", ask.parallelism)):
+            if value is not None and value < 1:
+                raise ControlError(f"{name}={value} makes no sense; at least 1 is needed")
+        target = respread(
+            route,
+            nodes=ask.nodes or len(route.nodes),
+            partitions=ask.parallelism or self._parallelism,
+            load=load.tolist() if load.any() else None,
+        )
+        if target is route:
+            raise ControlError(
+                f"nothing to change: there are {len(route.nodes)} nodes and {route.parallelism} partitions"
+            )
+        return target
+
+    def _note(self, strategy: Strategy) -> str:
+        if strategy == "restart":
+            return "the query stops; it starts again with new nodes, which read their state from the log"
+        if not self._nodes.peers:
+            return "no bytes move: new owners read the runs of the log, which is a folder of this machine"
+        return {
+            "eager": "the next batch waits until all of this has moved",
+            "lazy": "no pause: a key moves when a batch needs it; old owners stay until all have moved",
+            "hybrid": "no pause: a key moves when a batch needs it, the rest in the background",
+        }[strategy]

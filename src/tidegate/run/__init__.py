@@ -1,0 +1,1 @@
+"""A plan at work: started, recovered, watched, steered, saved and stopped."""

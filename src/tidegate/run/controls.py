@@ -1,0 +1,118 @@
+"""A run as it is seen and steered from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from tidegate.errors import ControlError, TidegateError
+from tidegate.rescale.model import Ask, NodeLine, PlanView, Rescale, Status
+from tidegate.rescale.rescaler import Rescaler
+from tidegate.rescale.spread import share
+from tidegate.run import savepoint
+from tidegate.run.progress import BatchProgress
+from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.table.keys import show_groups
+
+
+class RunControls:
+    """The `Controls` of a run; listens to its batches."""
+
+    def __init__(
+        self,
+        pipeline: str,
+        *,
+        checkpoint: Path,
+        log: str | None,
+        interval: float,
+        parallelism: int,
+        nodes: Nodes | None,
+        rescaler: Rescaler | None,
+        steps: tuple[str, ...],
+        stop: Callable[[], None],
+    ) -> None:
+        """`log` is where the state is, if it is not in the checkpoint."""
+        self._pipeline = pipeline
+        self._checkpoint = checkpoint
+        self._log = log
+        self._interval = interval
+        self._parallelism = parallelism
+        self._nodes = nodes
+        self._rescaler = rescaler
+        self._steps = steps
+        self._stop = stop
+        self._phase: Literal["starting", "running", "stopping"] = "starting"
+        self._last: BatchProgress | None = None
+
+    def __call__(self, progress: BatchProgress) -> None:
+        """Hear of a batch."""
+        self._last = progress
+        if self._phase == "starting":
+            self._phase = "running"
+
+    def status(self) -> Status:
+        last, nodes = self._last, self._nodes
+        history = self.history()
+        return Status(
+            pipeline=self._pipeline,
+            phase=self._phase,
+            batch_id=last.batch_id if last else None,
+            rows_per_second=last.rows_per_second if last else None,
+            batch_seconds=last.batch_seconds if last else None,
+            interval_seconds=self._interval,
+            latency_p50=last.latency_p50 if last else None,
+            lag=last.lag if last else None,
+            parallelism=nodes.route.parallelism if nodes else self._parallelism,
+            route=nodes.route.version if nodes else None,
+            nodes=_lines(nodes) if nodes else (),
+            steps=self._steps,
+            rescale=history[-1] if history else None,
+        )
+
+    def plan(self, ask: Ask) -> PlanView:
+        return self._elastic().plan(ask)
+
+    def apply(self, ask: Ask) -> Rescale:
+        if self._phase == "stopping":
+            raise ControlError(f"{self._pipeline} is stopping; nothing can be changed any more")
+        return self._elastic().apply(ask)
+
+    def savepoint(self, place: str) -> str:
+        try:
+            batch_id = savepoint.save(self._checkpoint, place, log=self._log)
+        except (TidegateError, OSError) as error:
+            raise ControlError(f"no savepoint: {error}") from error
+        return f"{place} (batch {batch_id})"
+
+    def stop(self) -> None:
+        self._phase = "stopping"
+        self._stop()
+
+    def history(self) -> tuple[Rescale, ...]:
+        return self._rescaler.history.all() if self._rescaler else ()
+
+    def _elastic(self) -> Rescaler:
+        if self._rescaler is None:
+            raise ControlError(f"{self._pipeline} has no keyed step, so there are no state nodes to change")
+        return self._rescaler
+
+
+def _lines(nodes: Nodes) -> tuple[NodeLine, ...]:
+    route, sizes = nodes.route, nodes.sizes()
+    shares = share(route, nodes.load)
+    lines = []
+    for index, handle in enumerate(nodes.handles):
+        groups = route.groups_of(index)
+        lines.append(
+            NodeLine(
+                index=index,
+                name=handle.name,
+                address=handle.address,
+                pid=handle.pid,
+                groups=show_groups(groups),
+                load=shares[index] if index < len(shares) else 0.0,
+                bytes=sum(sizes.get(group, (0, 0))[1] for group in groups),
+            )
+        )
+    return tuple(lines)

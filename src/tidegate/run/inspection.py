@@ -1,0 +1,374 @@
+"""The state in a checkpoint, read where it lies. Needs no Spark, and disturbs no pipeline that runs on it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import CheckpointError, StateError, TidegateError
+from tidegate.ledger.ledger import Entry
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.run import Run
+from tidegate.state.log.storage import Storage, open_storage
+from tidegate.state.node.shard import Shard
+from tidegate.state.table.keys import group_of, hash_column
+from tidegate.state.table.table import DUE, NEVER, StateTable
+
+_AT_ONCE = 64 << 20
+"""Bytes of runs whose key groups are read together."""
+_RELOADS = 5
+_LEAST_RETENTION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A committed batch whose state can still be read."""
+
+    batch_id: int
+    began: datetime | None
+    """When Spark planned it; None when Spark no longer knows."""
+    watermark: datetime | None
+    manifest: Manifest
+
+    @property
+    def rows(self) -> int:
+        """Rows as they lie in the runs, versions that no longer count among them."""
+        return sum(run.rows for run in self.manifest.runs)
+
+    @property
+    def bytes(self) -> int:
+        return sum(run.bytes for run in self.manifest.runs)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSize:
+    """The rows of a table that count, in one key group. Bytes are those of the rows in memory."""
+
+    group: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file."""
+
+    file: str
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What `Inspection.verify` has looked at, and what it found."""
+
+    batches: int
+    runs: int
+    bytes: int
+    problems: tuple[Problem, ...]
+
+
+def located(place: str | Path) -> Path:
+    """The folder of a checkpoint. CheckpointError when there is none."""
+    text = str(place)
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme != "file":
+            raise CheckpointError(f"a checkpoint is a local folder; {text!r} is not")
+        text = unquote(parts.path)
+    folder = Path(text).resolve()
+    if not (folder / "pipeline.json").is_file():
+        raise CheckpointError(
+            f"{folder} is no checkpoint: it has no pipeline.json. Give the folder that "
+            "engine.checkpoint named when the pipeline ran, by default .tidegate/<pipeline>"
+        )
+    return folder
+
+
+def log_of(folder: Path, log: str | None) -> Storage:
+    """Where a checkpoint has its runs: `log`, or the place on record. StateError when that is missing."""
+    place = log or _recorded_log(folder) or str(folder / "state")
+    parts = urlsplit(place)
+    if "://" not in place or parts.scheme == "file":
+        path = Path(parts.path if parts.scheme == "file" else place)
+        if not path.is_dir():
+            hint = "" if log else "; where the runs have been moved, give that place with --log"
+            raise StateError(f"there is no folder {path} with the runs of the state{hint}")
+    return open_storage(place)
+
+
+def _recorded_log(folder: Path) -> str | None:
+    try:
+        place = json.loads((folder / "state.json").read_bytes())["log"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'state.json'} cannot be read: {error}") from error
+    return None if place is None else str(place)
+
+
+class Inspection:
+    """A checkpoint as it is now: the batches whose state is on record, newest first."""
+
+    def __init__(self, checkpoint: str | Path, *, log: str | None = None, lenient: bool = False) -> None:
+        """`lenient`: go on without records of the ledger that cannot be read; `problems` names them."""
+        self.folder = located(checkpoint)
+        self._log = log
+        try:
+            self.pipeline = str(json.loads((self.folder / "pipeline.json").read_bytes())["pipeline"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"{self.folder / 'pipeline.json'} cannot be read: {error}") from error
+        self.storage, self.batches, self.problems = self._load()
+        if self.problems and not lenient:
+            first = self.problems[0]
+            raise CheckpointError(f"the ledger's record {first.file} cannot be read: {first.problem}")
+
+    def batch(self, batch_id: int | None = None) -> Recorded:
+        """A batch by its id, or the newest one."""
+        if not self.batches:
+            raise CheckpointError(f"no batch with state has been committed to {self.folder}")
+        if batch_id is None:
+            return self.batches[0]
+        for recorded in self.batches:
+            if recorded.batch_id == batch_id:
+                return recorded
+        last, first = self.batches[0].batch_id, self.batches[-1].batch_id
+        raise CheckpointError(
+            f"the state of batch {batch_id} is not on record in {self.folder}: it has batches {first} to "
+            f"{last}; state.retention says how many are kept"
+        )
+
+    @contextmanager
+    def opened(self, recorded: Recorded) -> Iterator[Reader]:
+        """The state after a batch, to be read inside the block."""
+        assert self.storage is not None, "a batch on record has a log"
+        with tempfile.TemporaryDirectory(prefix="tidegate-") as scratch:
+            shard = Shard(self.storage, name="inspection", scratch=Path(scratch))
+            try:
+                shard.begin(recorded.manifest, frozenset(range(recorded.manifest.groups)))
+                yield Reader(shard, recorded.manifest)
+            finally:
+                shard.close()
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> Verdict:
+        """Check every checksum of every run that a batch on record names, and that the ledger can be read.
+
+        `progress` is called after each run with the bytes looked at so far and those in all.
+        """
+        problems = list(self.problems)
+        wanted = {run.name: run for recorded in self.batches for run in recorded.manifest.runs}
+        total, done = sum(run.bytes for run in wanted.values()), 0
+        for ref in wanted.values():
+            assert self.storage is not None
+            try:
+                check_run(self.storage, ref)
+            except TidegateError as error:
+                if self._still_names(ref):
+                    problems.append(Problem(ref.name, str(error)))
+            done += ref.bytes
+            if progress is not None:
+                progress(done, total)
+        return Verdict(len(self.batches), len(wanted), total, tuple(problems))
+
+    def _still_names(self, ref: RunRef) -> bool:
+        """A pipeline that runs may have gone on meanwhile, and deleted what it no longer needs."""
+        now = Inspection(self.folder, log=self._log, lenient=True)
+        return any(run.name == ref.name for batch in now.batches for run in batch.manifest.runs)
+
+    def _load(self) -> tuple[Storage | None, tuple[Recorded, ...], tuple[Problem, ...]]:
+        before: int | None = None
+        for _ in range(_RELOADS):
+            entries, problems = _entries(self.folder / "ledger")
+            found = [self._recorded(entry) for entry in entries if entry.state and "runs" in entry.state]
+            if not found:
+                if entries and entries[0].state:
+                    raise CheckpointError(
+                        f"{self.folder} was written with state.durable off: there is no state in it"
+                    )
+                return None, (), problems
+            storage = log_of(self.folder, self._log)
+            kept, whole = _kept(found, frozenset(storage.names()))
+            # While a pipeline runs, its ledger may go on between the two looks.
+            if whole or found[0].batch_id == before:
+                break
+            before = found[0].batch_id
+        return storage, tuple(kept), problems
+
+    def _recorded(self, entry: Entry) -> Recorded:
+        try:
+            manifest = Manifest.from_json(entry.state or {})
+        except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
+            raise CheckpointError(
+                f"the state of batch {entry.batch_id} in the ledger of {self.folder} cannot be read: {error}"
+            ) from error
+        began = _began(self.folder / "spark" / "offsets" / str(entry.batch_id))
+        return Recorded(entry.batch_id, began, _moment(entry.watermark), manifest)
+
+
+class Reader:
+    """The state after one batch."""
+
+    def __init__(self, shard: Shard, manifest: Manifest) -> None:
+        self._shard = shard
+        self._manifest = manifest
+
+    def table(self, name: str) -> StateTable:
+        """A table by its name. StateError when there is none."""
+        for table in self._manifest.tables:
+            if table.name == name:
+                return table
+        known = ", ".join(sorted(table.name for table in self._manifest.tables)) or "none"
+        raise StateError(f"there is no state table {name!r} in this checkpoint; known are: {known}")
+
+    def pieces(self, table: StateTable) -> Iterator[pa.Table]:
+        """The rows that count, by hash, a few key groups at a time; columns as `StateTable.schema`.
+
+        The rows of one key are in one piece.
+        """
+        count = self._manifest.groups
+        total = sum(run.bytes for run in self._manifest.runs)
+        step = max(1, min(count, count * _AT_ONCE // max(1, total)))
+        for low in range(0, count, step):
+            rows = self._shard.scan(table.name, frozenset(range(low, min(count, low + step))))
+            if rows.num_rows:
+                yield rows
+
+    def sizes(self, table: StateTable) -> list[GroupSize]:
+        """The key groups that have rows, largest first."""
+        found = []
+        for rows in self.pieces(table):
+            groups = group_of(hash_column(rows["_hash"]), self._manifest.groups)
+            numbers, starts = np.unique(groups, return_index=True)
+            stops = [*starts[1:].tolist(), len(groups)]
+            for group, start, stop in zip(numbers.tolist(), starts.tolist(), stops, strict=True):
+                found.append(GroupSize(group, stop - start, rows.slice(start, stop - start).nbytes))
+        return sorted(found, key=lambda size: (-size.rows, size.group))
+
+
+def readable(rows: pa.Table, table: StateTable) -> pa.Table:
+    """Rows of state for people and other programs: keys, values and `expires`, an event time or null.
+
+    Where a column of the table has that name already, it is `_expires`.
+    """
+    due = rows[DUE]
+    never = pc.equal(due, NEVER)
+    expires = pc.if_else(never, pa.scalar(None, pa.int64()), due).cast(pa.timestamp("us", tz="UTC"))
+    names = [*table.keys.names, *table.values.names]
+    return rows.select(names).append_column("_expires" if "expires" in names else "expires", expires)
+
+
+def matching(rows: pa.Table, wanted: Mapping[str, pa.Scalar]) -> pa.Table:
+    """The rows whose key columns have these values; a null matches a null, a NaN a NaN."""
+    masks = []
+    for name, value in wanted.items():
+        if not value.is_valid:
+            masks.append(pc.is_null(rows[name]))
+        elif pa.types.is_floating(value.type) and pc.is_nan(value).as_py():
+            masks.append(pc.fill_null(pc.is_nan(rows[name]), False))
+        else:
+            masks.append(pc.fill_null(pc.equal(rows[name], value), False))
+    return rows.filter(reduce(pc.and_, masks)) if masks else rows
+
+
+def key_value(table: StateTable, name: str, text: str | None) -> pa.Scalar:
+    """What a text says as a value of a key column; None for null. Binary is written in hex digits."""
+    place = table.keys.get_field_index(name)
+    if place < 0:
+        known = ", ".join(f"{field.name} ({field.type})" for field in table.keys)
+        raise StateError(f"{name!r} is no key column of {table.name}; it has: {known}")
+    kind = table.keys.field(place).type
+    if text is None:
+        return pa.scalar(None, kind)
+    try:
+        if pa.types.is_timestamp(kind):
+            moment = datetime.fromisoformat(text)
+            if kind.tz is not None and moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            return pa.scalar(moment, kind)
+        if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+            return pa.scalar(bytes.fromhex(text), kind)
+        if pa.types.is_nested(kind):
+            return pa.scalar(json.loads(text), kind)
+        return pa.scalar(text, pa.string()).cast(kind)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise StateError(
+            f"{text!r} is no value of the key column {name}, which is {kind}: {error}"
+        ) from error
+
+
+def check_run(storage: Storage, ref: RunRef) -> None:
+    """Read a run and check all of it. StateError when it is missing, damaged, or not what `ref` says."""
+    size = storage.size(ref.name)
+    if size != ref.bytes:
+        raise StateError(
+            f"run {ref.name} has {size:,} bytes, and {ref.bytes:,} when it was committed; restore it from a "
+            "copy, or go back to a savepoint"
+        )
+    if storage.mapped:
+        whole = storage.open(ref.name)
+        run = Run(ref.name, size, lambda spans: [whole.slice(*span) for span in spans], keep=False)
+    else:
+        run = Run(ref.name, size, lambda spans: storage.read(ref.name, spans), keep=False)
+    run.verify()
+    rows = sum(section.rows for section in run.sections)
+    if rows != ref.rows:
+        raise StateError(f"run {ref.name} has {rows:,} rows, and {ref.rows:,} when it was committed")
+
+
+def _entries(folder: Path) -> tuple[list[Entry], tuple[Problem, ...]]:
+    """The committed batches in a ledger, newest first, and what of it cannot be read."""
+    found, problems = [], []
+    for path in sorted(folder.glob("*.json"), reverse=True):
+        if not path.stem.isdigit():
+            continue
+        try:
+            record = json.loads(path.read_bytes())
+            if "batch_id" in record:
+                found.append(Entry(**record))
+        except FileNotFoundError:
+            continue  # The pipeline has forgotten it meanwhile.
+        except (OSError, ValueError, TypeError) as error:
+            problems.append(Problem(str(path), f"the ledger's record is damaged: {error}"))
+    return found, tuple(problems)
+
+
+def _kept(found: Sequence[Recorded], present: frozenset[str]) -> tuple[Sequence[Recorded], bool]:
+    """The batches within the retention, newest first; and whether all of their runs are there.
+
+    The ledger remembers some batches for longer than their runs are kept. A batch is out of the retention
+    when a run of it is missing and nothing is left that only batches as old as it or older need: files go
+    from the oldest batch on. The newest two are always within.
+    """
+    names = [frozenset(run.name for run in recorded.manifest.runs) for recorded in found]
+    newer: frozenset[str] = frozenset()
+    whole = True
+    for place, mine in enumerate(names):
+        if not mine <= present:
+            older = frozenset[str]().union(*names[place + 1 :])
+            if place >= _LEAST_RETENTION and not (older & present) - newer:
+                return found[:place], whole
+            whole = False
+        newer |= mine
+    return found, whole
+
+
+def _began(offsets: Path) -> datetime | None:
+    try:
+        planned = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1])
+        return datetime.fromtimestamp(planned["batchTimestampMs"] / 1000, UTC)
+    except (OSError, ValueError, KeyError, IndexError, TypeError):
+        return None
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

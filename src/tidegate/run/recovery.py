@@ -1,0 +1,101 @@
+"""What a run goes on from: the state of the last committed batch, in nodes of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.batch.garbage import Garbage
+from tidegate.config import Config
+from tidegate.errors import CheckpointError
+from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.rescale.route import Route
+from tidegate.rescale.spread import respread
+from tidegate.run import checkpoint
+from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.storage import Storage, open_storage
+from tidegate.state.table.evolution import check_meaning, evolved
+from tidegate.translation.translation import Translation
+
+
+def key_groups(last: Entry | None, config: Config) -> int:
+    """The number of key groups; a checkpoint keeps the one that it began with."""
+    state = last.state if last else None
+    return int(state["groups"]) if state and "groups" in state else config.state.key_groups
+
+
+def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> Manifest | None:
+    """The state to go on from; None for a pipeline that neither keeps any nor did.
+
+    Raises CheckpointError when it does not fit the pipeline.
+    """
+    state = last.state if last else None
+    if state is not None and not state.get("durable", True):
+        raise CheckpointError(
+            f"the checkpoint {folder} was written with state.durable off, so there is no state to go on "
+            "from; begin with a new checkpoint"
+        )
+    if not translation.tables and state is None:
+        return None
+    if state is not None:
+        check_meaning(state.get("meaning", {}), translation.meaning)
+        return evolved(Manifest.from_json(state), translation.tables)
+    # A new checkpoint, or steps with state that were added to a pipeline without any: they begin with none.
+    batch_id, watermark = (last.batch_id, last.watermark) if last else (-1, None)
+    return Manifest(batch_id, config.state.key_groups, watermark, translation.tables)
+
+
+def check(folder: Path, ledger: Ledger, translation: Translation, config: Config) -> None:
+    """Raise CheckpointError when the pipeline cannot go on from here. Changes nothing but the claim on a log
+    outside of the checkpoint."""
+    if base(folder, ledger.last, translation, config) is not None:
+        checkpoint.open_log(folder, config.state.log)
+
+
+def start(
+    folder: Path,
+    ledger: Ledger,
+    translation: Translation,
+    config: Config,
+    *,
+    pipeline: str,
+    parallelism: int,
+) -> tuple[Nodes | None, Garbage]:
+    """The state nodes, standing where the last batch left the state, and what keeps their log small."""
+    found = base(folder, ledger.last, translation, config)
+    if found is None:
+        return None, Garbage(ledger, None, config.state.retention)
+    log = checkpoint.open_log(folder, config.state.log)
+    storage = open_storage(log.place)
+    garbage = Garbage(ledger, storage, config.state.retention)
+    garbage.recover()
+    nodes = Nodes(
+        config.state,
+        log=log.place,
+        pipeline=pipeline,
+        prefix=f"tidegate:{pipeline}:{log.id}",
+        folder=folder,
+        base=found,
+        route=route(ledger.last, found.groups, nodes=config.state.nodes, parallelism=parallelism),
+        generation=ledger.generation,
+        peers=_by_peers(config, storage),
+    )
+    return nodes, garbage
+
+
+def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
+    """The route to go on with: that of the last batch, since a rescale outlives a restart; spread anew when
+    the configuration asks for another size than it did in the run before."""
+    form = last.route if last else None
+    if form is None:
+        return Route.even(groups, nodes=nodes, partitions=parallelism)
+    known = Route.from_json(form)
+    if form.get("configured") in (None, [nodes, parallelism]):
+        return known
+    return respread(known, nodes=min(nodes, groups), partitions=parallelism)
+
+
+def _by_peers(config: Config, storage: Storage) -> bool:
+    if config.state.transfer == "auto":
+        return not config.state.durable or not storage.mapped
+    return config.state.transfer == "peer"

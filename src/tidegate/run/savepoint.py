@@ -1,0 +1,187 @@
+"""A savepoint: a copy of a checkpoint at its last committed batch that a pipeline can be started from.
+
+The runs are immutable, so where source and copy share a file system they are hard links. Of Spark's own
+record the copy gets the last two cuts: from those Spark goes on with the next batch. Where Spark has not
+noted yet that the last batch is over, it brings that batch once more, and the ledger has it published only.
+A cut that Spark planned beyond the last committed batch is left behind: it is planned anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from uuid import uuid4
+
+import pyarrow as pa
+
+from tidegate.errors import CheckpointError, StateError
+from tidegate.ledger.atomic import create
+from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.run.inspection import check_run, located, log_of
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.storage import Local, Storage
+
+_TRIES = 10
+_PART = 64 << 20
+
+
+def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, settle: float = 5.0) -> int:
+    """Copy a checkpoint to `dest`, which must not exist; the batch it stands at.
+
+    The pipeline may be running. `log` is where the runs are when they are not in the checkpoint; in the copy
+    they always are. What sinks have written is not copied. Spark gets `settle` seconds to note that the batch
+    is over; it takes longer only when the pipeline is not running.
+    """
+    folder = located(checkpoint)
+    target = Path(dest).absolute()
+    if os.path.lexists(target):
+        raise CheckpointError(f"{target} is there already; a savepoint needs a folder of its own")
+    draft = target.parent / f".{target.name}.{uuid4().hex}"
+    missing = [parent for parent in target.parents if not parent.exists()]
+    try:
+        draft.mkdir(parents=True)
+        entry = _copied(folder, draft, log, settle)
+        _sync_below(draft)
+        draft.rename(target)
+        for made in (target, *missing):
+            _sync(made.parent)
+    except OSError as error:
+        raise CheckpointError(f"the savepoint {target} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return entry.batch_id
+
+
+def _copied(folder: Path, draft: Path, log: str | None, settle: float) -> Entry:
+    """Fill the draft. When files vanish because the pipeline has gone on, begin again with its last batch;
+    runs that are there already stay, for most of them are in the next manifest, too."""
+    for tries_left in reversed(range(_TRIES)):
+        entry = _last(folder)
+        try:
+            _bring_runs(folder, draft, entry, log)
+            _bring_spark(folder / "spark", draft / "spark", entry.batch_id, settle)
+            _bring_dead_letters(folder / "dead-letters", draft / "dead-letters", entry.batch_id)
+            break
+        except (FileNotFoundError, StateError, CheckpointError) as error:
+            if _last(folder).batch_id == entry.batch_id:
+                raise
+            if not tries_left:
+                raise CheckpointError(
+                    f"the pipeline commits faster than its state can be copied (last: {error}); raise "
+                    "state.retention, or stop it for the savepoint"
+                ) from error
+            shutil.rmtree(draft / "spark", ignore_errors=True)
+            shutil.rmtree(draft / "dead-letters", ignore_errors=True)
+    create(draft / "pipeline.json", (folder / "pipeline.json").read_bytes())
+    # The next driver takes the generation after the entry's, in a ledger that no other driver knows.
+    create(draft / "ledger" / f"{0:012d}.json", json.dumps(asdict(entry)).encode())
+    return entry
+
+
+def _last(folder: Path) -> Entry:
+    last = Ledger(folder / "ledger").last
+    if last is None:
+        raise CheckpointError(f"no batch has been committed to {folder}: there is nothing to save yet")
+    if last.state is not None and not last.state.get("durable", True):
+        raise CheckpointError(
+            f"{folder} was written with state.durable off: there is no state that could be saved"
+        )
+    return last
+
+
+def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> None:
+    if entry.state is None:
+        return
+    manifest = Manifest.from_json(entry.state)
+    target = Local(draft / "state")
+    there = set(target.names())
+    if manifest.runs:
+        storage = log_of(folder, log)
+        for ref in manifest.runs:
+            if ref.name not in there:
+                _bring_run(storage, ref.name, target)
+    for name in there - {ref.name for ref in manifest.runs}:
+        target.delete(name)
+    for ref in manifest.runs:
+        check_run(target, ref)
+
+
+def _bring_run(storage: Storage, name: str, target: Local) -> None:
+    size = storage.size(name)
+    if isinstance(storage, Local):
+        try:
+            os.link(storage.folder / name, target.folder / name)
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # Another file system, or one without links.
+            pass
+    target.write(name, _parts(storage, name, size))
+
+
+def _parts(storage: Storage, name: str, size: int) -> Iterator[pa.Buffer]:
+    for offset in range(0, size, _PART):
+        yield from storage.read(name, [(offset, min(_PART, size - offset))])
+
+
+def _bring_spark(source: Path, target: Path, batch_id: int, settle: float) -> None:
+    offsets, commits = source / "offsets", source / "commits"
+    for number in range(max(0, batch_id - 1), batch_id + 1):
+        if not (offsets / str(number)).is_file():
+            raise CheckpointError(
+                f"Spark's own record of batch {number} is not in {offsets}, and without it the pipeline "
+                f"cannot go on after batch {batch_id}: ledger and spark do not belong together"
+            )
+        create(target / "offsets" / str(number), (offsets / str(number)).read_bytes())
+    until = time.monotonic() + settle
+    while not (commits / str(batch_id)).is_file() and time.monotonic() < until:
+        time.sleep(0.05)
+    for number in range(max(0, batch_id - 1), batch_id + 1):
+        if (commits / str(number)).is_file():
+            create(target / "commits" / str(number), (commits / str(number)).read_bytes())
+    # An id of its own, so that both can run at once, even in one session.
+    metadata = json.loads((source / "metadata").read_bytes())
+    create(target / "metadata", json.dumps({**metadata, "id": str(uuid4())}).encode())
+    # Files that a source has seen beyond the cut do no harm: the next cut takes them in.
+    for path in sorted((source / "sources").rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            create(target / path.relative_to(source), path.read_bytes())
+
+
+def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
+    """What committed batches wrote; each file is under its batch: `_manifests/N.json`, `data/N-.../...`."""
+    for kind in ("_manifests/*.json", "data/*/part-*"):
+        for path in sorted(source.glob(f"*/{kind}")):
+            numbered = path if kind.startswith("_") else path.parent
+            if int(numbered.name.partition(".")[0].partition("-")[0]) > batch_id:
+                continue
+            copy = target / path.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(path, copy)
+            except FileNotFoundError:
+                continue  # Left by an attempt that came to nothing, and removed meanwhile.
+            except OSError:
+                shutil.copyfile(path, copy)
+
+
+def _sync_below(folder: Path) -> None:
+    """Have all files and folders on disk, this one last; a file that is a link, too: whoever wrote it, Spark
+    for one, may not have waited for the disk."""
+    for below, _, names in os.walk(folder, topdown=False):
+        for name in names:
+            _sync(Path(below, name))
+        _sync(Path(below))
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""The state nodes of a run, as the driver sees them."""

@@ -1,0 +1,338 @@
+"""The state nodes of a run, as the driver sees them: the route to them, and the batch protocol's calls."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tidegate.config.settings import State as Settings
+from tidegate.errors import NodeError, TidegateError
+from tidegate.operators.operator import Time
+from tidegate.rescale.model import Moved
+from tidegate.rescale.route import Route
+from tidegate.rescale.spread import moves
+from tidegate.state.fleet.local import LocalNodes, NodeHandle
+from tidegate.state.log.manifest import Manifest, together
+from tidegate.state.node.fence import Part, Ticket
+from tidegate.state.table.keys import Groups
+from tidegate.state.task.state import Assignment
+from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
+from tidegate.testing import faults
+from tidegate.units import seconds
+
+_log = logging.getLogger(__name__)
+
+_GLANCE = 0.01
+"""Seconds between two looks at state that a batch is held for."""
+_WHOLE = 1 << 62
+"""Bytes: all of it."""
+_FADING = 0.8
+"""What the load of a batch weighs when the next one is measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """State that came from its old owners in a batch."""
+
+    on_demand: Moved = field(default_factory=Moved)
+    background: Moved = field(default_factory=Moved)
+    groups_left: int = 0
+    """Key groups that have not wholly arrived."""
+    local: int = 0
+    """Keys looked up that the node had."""
+    remote: int = 0
+    """Keys looked up that it had to ask an old owner for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a batch left in the nodes once all of them have prepared."""
+
+    manifest: Manifest
+    late: int
+    wire: int
+    """Bytes of keys and rows between tasks and nodes."""
+    rows: int
+    """Rows of state that were written."""
+    bytes: int
+    """What the log grew by."""
+    arrived: Arrived = field(default_factory=Arrived)
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """What is special about the first batch on a new route."""
+
+    origins: Mapping[int, Mapping[str, Groups]] = field(default_factory=dict)
+    """New owner -> address of the old one -> groups."""
+    losing: frozenset[int] = frozenset()
+    """Nodes that own nothing any more: they have to hear of it."""
+    hold: bool = False
+
+
+class Nodes:
+    """State nodes on this machine, with the state that they stand at."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        log: str,
+        pipeline: str,
+        prefix: str,
+        folder: Path,
+        base: Manifest,
+        route: Route,
+        generation: int,
+        peers: bool,
+    ) -> None:
+        """`peers`: after a switch of the route, new owners get state from the old ones; else from the log."""
+        self._base = base
+        self._tables = base.tables
+        self.route = route
+        self.peers = peers
+        self.budget = 0
+        """Bytes that a node may bring over in the background during the next batch."""
+        self._switch = _Switch()
+        self._load = np.zeros(route.groups)
+        self._timeout = seconds(settings.timeout)
+        self._pipeline = pipeline
+        self._durable = settings.durable
+        self._before: Ticket | None = None
+        self._answers: dict[int, PrepareAnswer] = {}
+        self._local = LocalNodes(
+            max(route.nodes) + 1,
+            pipeline=pipeline,
+            log=log,
+            scratch=folder / "nodes",
+            backend=settings.backend,
+            memory=size_of(settings.memory),
+            durable=settings.durable,
+            bind=settings.bind,
+            options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
+            timeout=self._timeout,
+            prefix=names_of(generation),
+        )
+
+    @property
+    def expected(self) -> dict[int, frozenset[Part]]:
+        """What each node must have got before a batch can commit."""
+        return {
+            node: frozenset(
+                (table.name, partition)
+                for table in self._tables
+                for partition in self.route.partitions_on(node)
+            )
+            for node in {*self.route.nodes, *self._switch.losing}
+        }
+
+    @property
+    def handles(self) -> tuple[NodeHandle, ...]:
+        """The nodes by number; some may own nothing."""
+        return self._local.nodes
+
+    @property
+    def load(self) -> NDArray[np.float64]:
+        """Recent accesses to each key group, later ones counting more."""
+        return self._load
+
+    def sizes(self) -> dict[int, tuple[int, int]]:
+        """Rows and bytes of the key groups as they lie in the log; of nodes that answer."""
+        found: dict[int, tuple[int, int]] = {}
+        with ThreadPoolExecutor(max(len(self.route.nodes), 1)) as pool:
+            for sizes in pool.map(self._sizes_on, self.route.nodes):
+                found |= sizes
+        return found
+
+    def grow(self, count: int) -> None:
+        """Have at least so many nodes, without a batch taking longer for it. The new ones own nothing yet."""
+        self._local.grow(count, gently=True)
+
+    def shrink(self, count: int) -> None:
+        """Keep the first `count` nodes; the others end."""
+        self._local.shrink(count)
+
+    def switch(self, route: Route, *, hold: bool) -> None:
+        """Between two batches: the next one runs on this route. `hold` it until the state is all there."""
+        handles = self._local.nodes
+        origins: dict[int, dict[str, Groups]] = {}
+        for move in moves(self.route, route) if self.peers else ():
+            groups = origins.setdefault(move.target, {})
+            address = handles[move.source].address
+            groups[address] = groups.get(address, frozenset()) | {move.group}
+        losing = frozenset(self.route.nodes) - frozenset(route.nodes)
+        self._switch = _Switch(origins, losing, hold)
+        self.route = route
+
+    def restart(self, route: Route) -> None:
+        """Between two batches: end all nodes and start those of another route; the log has the state."""
+        self._local.close()
+        self._local.grow(max(route.nodes) + 1)
+        self.route, self._switch = route, _Switch()
+
+    def let_go(self) -> None:
+        """All state is where it belongs: nobody asks its old owners any more. A thread of its own tells them,
+        so that no batch waits for one that does not answer; what leaves them from now on is not meant."""
+        assert self._before is not None
+        ticket, every = self._before, frozenset(range(self.route.groups))
+
+        def tell(node: NodeHandle) -> None:
+            try:
+                self._connected(node).release(ticket, every)
+            except TidegateError as error:
+                _log.warning("%s has not heard that it may let go: %s", node.name, error)
+
+        handles = self._local.nodes
+        threading.Thread(target=lambda: list(map(tell, handles)), name="let-go", daemon=True).start()
+
+    @property
+    def token(self) -> str:
+        """What requests to the nodes carry."""
+        return self._local.token
+
+    def assignment(self, ticket: Ticket, time: Time) -> Assignment:
+        """What the tasks of an attempt have to know."""
+        return Assignment(
+            pipeline=self._pipeline,
+            token=self._local.token,
+            ticket=ticket,
+            before=self._before,
+            time=time,
+            route=self.route,
+            addresses=tuple(node.address for node in self._local.nodes),
+            timeout=self._timeout,
+            faults=faults.place(),
+        )
+
+    def begin(self, node: int, ticket: Ticket, watermark: int | None) -> None:
+        """Have a node stand at the batch before, whatever it is at."""
+        groups, switch = self.route.groups_of(node), self._switch
+        self._answers.pop(node, None)
+        begin = partial(
+            self._client(node).begin,
+            ticket,
+            self._base.restricted(groups),
+            groups,
+            watermark,
+            origins=switch.origins.get(node, {}),
+            budget=_WHOLE if switch.hold else self.budget,
+            hold=switch.hold,
+        )
+        begin()
+        waited = 0
+        while switch.hold and self._client(node).status().groups_left:
+            time.sleep(_GLANCE)
+            waited += 1
+            if waited % 100 == 0:
+                begin()  # A node leaves an old owner that did not answer alone until it is begun again.
+
+    def prepare(self, node: int, ticket: Ticket) -> frozenset[Part]:
+        """Have a node make durable what was staged; what that was."""
+        answer = self._client(node).prepare(ticket)
+        self._answers[node] = answer
+        return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
+
+    @property
+    def durable(self) -> bool:
+        """Whether what the nodes keep outlives them."""
+        return self._durable
+
+    def kept(self, batch_id: int, watermark: int | None) -> Kept:
+        """What the nodes answered, together."""
+        answers = self._answers.values()
+        runs = together(answer.runs for answer in answers)
+        return Kept(
+            manifest=Manifest(batch_id, self.route.groups, watermark, self._tables, runs),
+            late=sum(answer.stats.get("late", 0) for answer in answers),
+            wire=sum(answer.stats.get("wire", 0) for answer in answers),
+            rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
+            bytes=sum(answer.bytes for answer in answers),
+            arrived=_arrived(answers),
+        )
+
+    def committed(self, ticket: Ticket, manifest: Manifest) -> None:
+        """The batch is in the ledger: from now on the nodes are to stand there."""
+        self._base, self._before = manifest, ticket
+        self._switch = _Switch()
+        load = self._load * _FADING
+        for answer in self._answers.values():
+            for group, accesses in answer.load.items():
+                load[group] += accesses
+        self._load = load
+        self._answers = {}
+
+    def commit(self, node: int, ticket: Ticket, watermark: int | None) -> None:
+        """Have a node make the batch current. One that misses it is told by the next `begin`."""
+        try:
+            self._client(node).commit(ticket, watermark)
+        except TidegateError as error:
+            _log.warning("node %d has not heard that batch %d is committed: %s", node, ticket.batch_id, error)
+
+    def heal(self) -> int:
+        """Replace the nodes that do not answer; how many there were."""
+        lost = self._local.dead()
+        for node in lost:
+            _log.warning("state node %d is lost; starting another in its place", node)
+        self._local.replace_all(lost)
+        return len(lost)
+
+    def close(self) -> None:
+        self._local.close()
+
+    def _sizes_on(self, node: int) -> dict[int, tuple[int, int]]:
+        handles = self._local.nodes
+        if node >= len(handles):
+            return {}  # All of them are being started anew.
+        try:
+            sizes = self._connected(handles[node]).status(sizes=True).sizes
+        except NodeError:
+            return {}  # It is replaced when the next batch needs it.
+        return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
+
+    def _client(self, node: int) -> NodeClient:
+        return self._connected(self._local.nodes[node])
+
+    def _connected(self, node: NodeHandle) -> NodeClient:
+        return client_for(
+            node.address, token=self._local.token, pipeline=self._pipeline, timeout=self._timeout
+        )
+
+
+def _arrived(answers: Iterable[PrepareAnswer]) -> Arrived:
+    total: Counter[str] = Counter()
+    for answer in answers:
+        total.update(answer.arrived)
+    return Arrived(
+        Moved(total["demand_keys"], total["demand_bytes"]),
+        Moved(total["background_keys"], total["background_bytes"]),
+        total["groups_left"],
+        total["local"],
+        total["remote"],
+    )
+
+
+def names_of(generation: int) -> str:
+    """How the names of a driver's nodes begin. They go into the names of the runs that those write."""
+    return f"g{generation}-"
+
+
+def generation_of(run: str) -> int | None:
+    """The generation of the driver whose node wrote a run; None when its name does not tell."""
+    found = re.match(r"\d+-g(\d+)-", run)
+    return int(found[1]) if found else None
+
+
+def size_of(text: str) -> int:
+    """A size like `512m` in bytes."""
+    return int(text[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[text[-1].lower()]

@@ -1,0 +1,1 @@
+"""A state node: the process that holds key groups and serves them."""

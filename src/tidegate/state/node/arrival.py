@@ -1,0 +1,368 @@
+"""Key groups that come from other nodes: what of them is here, and what is still to be asked for. No I/O
+beyond files for large pieces.
+
+A group is *open* as long as its rows are partly with the node it comes from, its origin. They are got key by
+key when a batch needs them, and whole groups at a time in the background; the origin keeps them as they were
+after one batch, so nothing that was got once has to be asked for again. When all of a group is here it is
+*settled*: then what came of it stands in for the runs it was in, or where those are at hand as well, they are
+read from then on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import is_
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.state.log.compaction import inside, sorted_by_hash
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.pieces import LARGE, Piece, Pieces, as_written, kept
+from tidegate.state.node.backends.columnar import contains, looked_up, with_probes
+from tidegate.state.table.keys import Groups, group_of, hash_column, slices
+from tidegate.state.table.table import HASH, PROBE, StateTable
+
+PART = 4 << 20
+"""Bytes that come at once in the background."""
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Keys of a table that were asked for by name, there or not, and the rows that there were."""
+
+    keys: pa.Table
+    """Sorted by hash, each once."""
+    held: Pieces
+
+    @property
+    def bytes(self) -> int:
+        pieces = chain.from_iterable(self.held.content.values())
+        return int(self.keys.nbytes) + sum(piece.section.length for piece in pieces)
+
+    def is_like(self, newer: _Asked) -> bool:
+        """Sizes double from new to old, so that there are few to be looked into."""
+        return bool(self.keys.num_rows <= 2 * newer.keys.num_rows)
+
+
+@dataclass(frozen=True)
+class Loading:
+    """Groups that are being got whole, all from one origin, in the order of tables and hashes."""
+
+    groups: Groups
+    address: str
+    held: Pieces
+    place: int = 0
+    """The table that is on, by number."""
+    first: int = 0
+    """The hash from which on nothing is here."""
+    bytes: int = 0
+
+    def covers(self, place: int, hashes: NDArray[np.uint64], count: int) -> NDArray[np.bool_]:
+        """Of hashes of a table, by number, those whose rows are all here."""
+        if place > self.place:
+            return np.zeros(len(hashes), np.bool_)
+        covered = inside(self.groups, count)[group_of(hashes, count)]
+        return covered & (hashes < np.uint64(self.first)) if place == self.place else covered
+
+    def whole(self) -> dict[str, list[Piece]]:
+        """What is here of the groups, without those that took another way meanwhile."""
+
+        def wanted(piece: Piece) -> bool:  # Each is of one group.
+            first = np.array([piece.section.first], np.uint64)
+            return int(group_of(first, self.held.count)[0]) in self.groups
+
+        return {name: list(filter(wanted, pieces)) for name, pieces in self.held.content.items()}
+
+
+@dataclass(frozen=True)
+class View:
+    """What is here at one moment."""
+
+    count: int
+    open: Groups
+    loading: Loading | None = None
+    asked: Mapping[str, tuple[_Asked, ...]] = field(default_factory=dict)
+    settled: Pieces | None = None
+    """The groups that were got whole, where they stand in for runs."""
+
+    @property
+    def standing(self) -> Groups:
+        return self.settled.groups if self.settled else frozenset()
+
+    def lookup(
+        self, place: int, table: StateTable, keys: pa.Table, closed: int | None
+    ) -> tuple[pa.Table, Places]:
+        """Rows of keys of open groups, as `Backend.get` gives them, and the keys, by place, that have to be
+        asked for."""
+        hashes = hash_column(keys[HASH])
+        loaded = np.zeros(len(hashes), np.bool_)
+        found = [_nothing(table)]
+        if self.loading is not None:
+            loaded = self.loading.covers(place, hashes, self.count)
+            found.append(_rows(self.loading.held, table, keys, np.flatnonzero(loaded), closed))
+        left = np.flatnonzero(~loaded)
+        for asked in self.asked.get(table.name, ()):
+            known = contains(asked.keys, keys.take(pa.array(left)), table.keys.names)
+            found.append(_rows(asked.held, table, keys, left[known], closed))
+            left = left[~known]
+        return pa.concat_tables(found), left
+
+    def learned(self, place: int, table: StateTable, keys: pa.Table, rows: pa.Table) -> View:
+        """With the answer for some keys, each of which is there once; see `lookup`. What is known already
+        stays as it is, so that nothing is there twice. A batch waits for it, so what is large is left as it
+        came; see `tidied`."""
+        fresh = self.lookup(place, table, keys, None)[1]
+        fresh = fresh[inside(self.open, self.count)[group_of(hash_column(keys[HASH])[fresh], self.count)]]
+        new = rows.filter(pa.array(np.isin(rows[PROBE].to_numpy(), fresh)))
+        if not len(fresh):
+            return self
+        asked = sorted_by_hash(keys.take(pa.array(fresh))).combine_chunks()
+        parts = [*self.asked.get(table.name, ()), self._asked(table, asked, as_written(table, new), None)]
+        while len(parts) > 1 and parts[-2].is_like(parts[-1]) and parts[-2].bytes + parts[-1].bytes < LARGE:
+            parts[-2:] = [self._joined(table, parts[-2:], None)]
+        return replace(self, asked={**self.asked, table.name: tuple(parts)})
+
+    def tidied(self, table: StateTable, scratch: Path) -> tuple[_Asked, ...]:
+        """What was asked for, in few parts, large ones in files."""
+        parts: list[_Asked] = []
+        for part in self.asked.get(table.name, ()):
+            parts.append(part)
+            while len(parts) > 1 and parts[-2].is_like(parts[-1]):
+                parts[-2:] = [self._joined(table, parts[-2:], scratch)]
+        return tuple(parts)
+
+    def _joined(self, table: StateTable, parts: Sequence[_Asked], scratch: Path | None) -> _Asked:
+        keys = sorted_by_hash(self._of_open(pa.concat_tables([part.keys for part in parts])))
+        batches = [piece.rows for part in parts for piece in part.held.content.get(table.name, ())]
+        rows = self._of_open(pa.Table.from_batches(batches, table.written))
+        return self._asked(table, keys.combine_chunks(), rows, scratch)
+
+    def _asked(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path | None) -> _Asked:
+        pieces = kept(table, sorted_by_hash(rows), scratch)
+        return _Asked(keys, Pieces.of(frozenset(), self.count, {table.name: pieces}))
+
+    def _of_open(self, rows: pa.Table) -> pa.Table:
+        mine = inside(self.open, self.count)[group_of(hash_column(rows[HASH]), self.count)]
+        return rows if mine.all() else rows.filter(pa.array(mine))
+
+    def loaded(
+        self, tables: Sequence[StateTable], rows: pa.Table, further: int | None, scratch: Path, *, keep: bool
+    ) -> View:
+        """With the next part of what is being loaded; `further` is the hash to go on from."""
+        loading = self.loading
+        assert loading is not None
+        table = tables[loading.place]
+        pieces = []
+        written = as_written(table, rows).combine_chunks()
+        hashes = hash_column(written[HASH])
+        for group in sorted(loading.groups):
+            for piece in slices(hashes, frozenset({group}), self.count):
+                mine = written.slice(piece.start, piece.stop - piece.start)
+                pieces += kept(table, mine, scratch if keep else None)
+        place, first = (loading.place + 1, 0) if further is None else (loading.place, further)
+        after = replace(
+            loading,
+            place=place,
+            first=first,
+            bytes=loading.bytes + written.nbytes,
+            held=loading.held.plus({table.name: pieces}),
+        )
+        if place < len(tables):
+            return replace(self, loading=after)
+        return self._settling(after, keep=keep)
+
+    def _settling(self, loading: Loading, *, keep: bool) -> View:
+        view = self.without(loading.groups)
+        if not keep:
+            return view
+        settled = self.settled or Pieces.of(frozenset(), self.count, {})
+        return replace(view, settled=settled.plus(loading.whole(), loading.groups))
+
+    def without(self, groups: Groups) -> View:
+        """With these groups no longer open: nothing of them is asked for."""
+        loading = self.loading
+        if loading is not None and loading.groups & groups:
+            left = loading.groups - groups
+            loading = replace(loading, groups=left) if left else None
+        left = self.open - groups
+        return replace(self, open=left, loading=loading, asked=self.asked if left else {})
+
+
+class Hold:
+    """What has come of some key groups as of one batch. Safe to use from several threads."""
+
+    def __init__(self, base: Manifest, origins: Mapping[str, Groups], *, keep: bool, scratch: Path) -> None:
+        """`keep`: what has come stands in for runs that are not at hand."""
+        self.batch_id = base.batch_id
+        self.tables = base.tables
+        self.view = View(base.groups, frozenset().union(*origins.values()))
+        self._places = {table.name: place for place, table in enumerate(base.tables)}
+        self._addresses = {group: address for address, groups in origins.items() for group in groups}
+        self._keep = keep
+        self._scratch = scratch
+        self._heat = np.zeros(base.groups, np.int64)
+        self._width = 1
+        self._failed: dict[str, int] = {}
+        self._resting: set[str] = set()
+        self._lock = threading.Lock()  # of what is changed
+
+    def place(self, table: StateTable) -> int:
+        return self._places[table.name]
+
+    def origins(self, groups: Groups) -> dict[str, Groups]:
+        """Where to ask for these groups."""
+        found: dict[str, set[int]] = {}
+        for group in groups:
+            found.setdefault(self._addresses[group], set()).add(group)
+        return {address: frozenset(mine) for address, mine in sorted(found.items())}
+
+    def moved(self, origins: Mapping[str, Groups]) -> Groups:
+        """Take note of where the groups are to be had now. The open ones that nobody has any more."""
+        with self._lock:
+            for address, groups in origins.items():
+                changed = {group for group in groups if self._addresses.get(group, address) != address}
+                self._addresses.update(dict.fromkeys(changed, address))
+                if changed and self.view.loading is not None:
+                    self.view = replace(self.view, loading=None)
+        return self.view.open - frozenset().union(*origins.values())
+
+    def widened(self, origins: Mapping[str, Groups]) -> bool:
+        """Have further groups come; not if there was one of them here before."""
+        with self._lock:
+            more = {group: address for address, groups in origins.items() for group in groups}
+            if more.keys() & self._addresses.keys():
+                return False
+            self._addresses.update(more)
+            self.view = replace(self.view, open=self.view.open | more.keys())
+            return True
+
+    def warm(self, groups: NDArray[np.int64]) -> None:
+        """Keys of these groups are asked for."""
+        with self._lock:
+            self._heat += np.bincount(groups, minlength=len(self._heat))
+
+    def learn(self, table: StateTable, keys: pa.Table, rows: pa.Table) -> None:
+        with self._lock:
+            self.view = self.view.learned(self.place(table), table, keys, rows)
+
+    def tidy(self) -> None:
+        """Between batches: bring what came key by key into a form that is small and quick to look into."""
+        for table in self.tables:
+            view = self.view
+            before, after = view.asked.get(table.name, ()), view.tidied(table, self._scratch)
+            if len(after) == len(before):
+                continue
+            with self._lock:
+                now = self.view.asked.get(table.name, ())
+                if len(now) >= len(before) and all(map(is_, now, before)):  # Else the next time.
+                    parts = (*after, *now[len(before) :])
+                    self.view = replace(self.view, asked={**self.view.asked, table.name: parts})
+
+    def drop(self, groups: Groups) -> None:
+        """The runs are read for these groups, whatever has come of them."""
+        with self._lock:
+            self.view = self.view.without(groups)
+
+    def step(self, wanted: Groups) -> Loading | None:
+        """What to get next in the background: some of these groups, those first whose keys are asked for
+        most."""
+        with self._lock:
+            loading = self.view.loading
+            left = wanted & self.view.open
+            if loading is None or not loading.groups & left or loading.address in self._resting:
+                loading = self._next(left)
+            elif not loading.groups <= left:
+                loading = replace(loading, groups=loading.groups & left)
+            if loading is not None:
+                self.view = replace(self.view, loading=loading)
+            return loading
+
+    def _next(self, groups: Groups) -> Loading | None:
+        order = sorted(groups, key=lambda group: (-self._heat[group], group))
+        order = [group for group in order if self._addresses[group] not in self._resting]
+        if not order:
+            return None
+        address = self._addresses[order[0]]
+        chosen = [group for group in order if self._addresses[group] == address][: self._width]
+        return Loading(frozenset(chosen), address, Pieces.of(frozenset(), self.view.count, {}))
+
+    def heat(self, groups: Groups) -> int:
+        return max((int(self._heat[group]) for group in groups), default=-1)
+
+    def load(self, step: Loading, rows: pa.Table, further: int | None) -> None:
+        """The answer to a step; of no use when the groups took another way meanwhile."""
+        with self._lock:
+            self._failed.pop(step.address, None)
+            if self.view.loading is not step:
+                return
+            after = self.view.loaded(self.tables, rows, further, self._scratch, keep=self._keep)
+            if after.loading is None:
+                # Small groups come several at a time, so that the way there and back does not add up.
+                small = step.bytes + rows.nbytes < PART // 2
+                self._width = self._width * 2 if small else max(1, self._width // 2)
+            self.view = after
+
+    def failed(self, address: str) -> bool:
+        """An origin did not answer a step: leave it alone until `wake`. Whether it did so before."""
+        with self._lock:
+            self._resting.add(address)
+            self._failed[address] = self._failed.get(address, 0) + 1
+            return self._failed[address] > 1
+
+    def wake(self) -> None:
+        with self._lock:
+            self._resting.clear()
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """The groups of a hold that are of the state of one snapshot."""
+
+    hold: Hold
+    groups: Groups
+
+    @property
+    def batch_id(self) -> int:
+        return self.hold.batch_id
+
+    @property
+    def open(self) -> Groups:
+        return self.groups & self.hold.view.open
+
+    def restricted(self, groups: Groups) -> Arrival:
+        return Arrival(self.hold, self.groups & groups)
+
+    def seen(self) -> tuple[Groups, tuple[RunRef, Pieces] | None]:
+        """The groups for which older runs are not read, and what is read instead; nothing for open ones."""
+        view = self.hold.view
+        standing = self.groups & view.standing
+        away = standing | (self.groups & view.open)
+        if not standing or view.settled is None:
+            return away, None
+        return away, (RunRef("", self.batch_id, standing, 0, 0), view.settled)
+
+
+def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ...]:
+    """What is left of arrivals for these groups."""
+    found = (arrival.restricted(groups) for arrival in arrivals)
+    return tuple(arrival for arrival in found if arrival.seen()[0])
+
+
+def _rows(held: Pieces, table: StateTable, keys: pa.Table, places: Places, closed: int | None) -> pa.Table:
+    """The rows that are held of the keys in these places."""
+    if not len(places) or table.name not in held.parts:
+        return _nothing(table)
+    pair = RunRef("", 0, held.groups, 0, 0), held
+    return with_probes(looked_up([pair], table, keys.take(pa.array(places)), closed)[0], places)
+
+
+def _nothing(table: StateTable) -> pa.Table:
+    return table.schema.append(pa.field(PROBE, pa.int64(), False)).empty_table()

@@ -1,0 +1,314 @@
+"""What a state node does with a request: whether it may, whose turn it is, and what becomes of the state.
+
+Knows nothing of the wire. Every method is called from many threads at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.errors import FencedError, StateError
+from tidegate.state.node.fence import Standing, Ticket
+from tidegate.state.node.rwlock import Turns
+from tidegate.state.node.staging import Staging
+from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column
+from tidegate.state.table.table import HASH, StateTable
+from tidegate.state.wire.commands import Begin, NodeStatus, PrepareAnswer
+from tidegate.testing import faults
+
+if TYPE_CHECKING:
+    from tidegate.state.node.shard import Shard
+
+_log = logging.getLogger(__name__)
+
+_COURTESY = 4.0
+"""Work in the background lets a batch go first, for up to so many times as long as it took itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What the latest `begin` gave to this node."""
+
+    count: int = 1
+    """Key groups in all."""
+    groups: Groups = frozenset()
+    tables: Mapping[str, StateTable] = field(default_factory=dict)
+    watermark: int | None = None
+    hold: bool = False
+
+    def table(self, name: str) -> StateTable:
+        if name not in self.tables:
+            known = ", ".join(sorted(self.tables)) or "none"
+            raise StateError(f"this node has no table {name[:200]!r}; known are: {known}")
+        return self.tables[name]
+
+    def check_hashes(self, hashes: NDArray[np.uint64]) -> None:
+        """Every one in a key group of this node."""
+        if len(self.groups) == self.count:
+            return
+        mine = np.zeros(self.count, np.bool_)
+        mine[sorted(self.groups)] = True
+        found = mine[group_of(hashes, self.count)]
+        if not found.all():
+            raise StateError(
+                f"{len(found) - int(found.sum()):,} rows are of key groups that are not on this node"
+            )
+
+
+class Holder:
+    """The state of one node, and where it stands between two batches."""
+
+    def __init__(self, shard: Shard, *, name: str, staged: int) -> None:
+        self._shard = shard
+        self._name = name
+        self._turns = Turns()
+        self._standing = Standing()
+        self._holding = Holding()
+        self._staging = Staging(staged)
+        self._answer: PrepareAnswer | None = None
+        self._load = np.zeros(1, np.int64)
+        self._counting = threading.Lock()
+        self._closing = False
+        self._idle = threading.Event()
+        """No batch is open."""
+        self._committed = threading.Event()
+        self._pullable = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._work, name=name, args=(event, work), daemon=True)
+            for name, event, work in (
+                ("merge", self._committed, self._merge),
+                ("pull", self._pullable, self._pull),
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def begin(self, command: Begin) -> None:
+        with self._turns.alone():
+            after = self._standing.begin(command.ticket)
+            if after.phase != "open":
+                return
+            faults.reach("node.begin", command.ticket.batch_id)
+            # Until the shard is there, nothing is open: a failure in between leaves a node that has to be
+            # begun again, not one that serves the state of another batch.
+            self._standing = replace(after, phase="idle")
+            self._answer = None
+            self._staging.clear()
+            self._shard.begin(
+                command.manifest, command.groups, origins=command.origins, budget=command.budget
+            )
+            tables = {table.name: table for table in command.manifest.tables}
+            self._holding = Holding(
+                command.manifest.groups, command.groups, tables, command.watermark, command.hold
+            )
+            self._load = np.zeros(command.manifest.groups, np.int64)
+            self._standing = after
+            self._idle.clear()
+            if command.hold:
+                self._pullable.set()
+
+    def readable(self, ticket: Ticket, table: str) -> StateTable:
+        """The table, if a task may read it now. `get` checks again when it has the keys."""
+        with self._turns.shared():
+            self._standing.read(ticket)
+            return self._holding.table(table)
+
+    def writable(self, ticket: Ticket, table: str) -> StateTable:
+        """The table, if a task may stage for it now. `stage` checks again."""
+        with self._turns.shared():
+            self._standing.stage(ticket)
+            return self._holding.table(table)
+
+    def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
+        with self._turns.shared():
+            self._standing.read(ticket)
+            faults.reach("node.get", ticket.batch_id)
+            self._count(hash_column(keys[HASH]))
+            return self._shard.get(table, keys)
+
+    def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
+        with self._turns.shared():
+            self._standing.read(ticket)
+            return self._shard.due(table, groups, upto)
+
+    def scan(self, ticket: Ticket, table: str, groups: Groups) -> pa.Table:
+        with self._turns.shared():
+            self._standing.read(ticket)
+            return self._shard.scan(table, groups)
+
+    def pull(self, table: str, groups: Groups) -> pa.Table:
+        """All rows as they are now: after the latest committed batch."""
+        with self._turns.shared():
+            return self._shard.scan(table, groups)
+
+    def left(self, table: str, groups: Groups, batch_id: int) -> StateTable:
+        """A table of groups that have left, if they are kept as of that batch.
+
+        What has left does not change, so nobody waits for a turn here: the one who asks may have the turn at
+        a node that we wait for.
+        """
+        return self._shard.departed(batch_id, groups).table(table)
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        return self._shard.take(table, groups, batch_id, keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        return self._shard.ripe(table, groups, batch_id, since, upto)
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        return self._shard.span(table, groups, batch_id, first, size)
+
+    def release(self, ticket: Ticket, groups: Groups) -> None:
+        newest = self._standing.ticket.generation
+        if ticket.generation < newest:
+            raise FencedError(f"a release is refused: a driver of generation {newest} has taken over")
+        self._shard.release(groups, ticket.batch_id)
+
+    def stage(
+        self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]
+    ) -> None:
+        with self._turns.shared():
+            self._standing.stage(ticket)
+            self._holding.table(table)
+            self._holding.check_hashes(hash_column(rows[HASH]))
+            faults.reach("node.stage", ticket.batch_id)
+            self._staging.put(table, partition, rows, stats)
+
+    def prepare(self, ticket: Ticket) -> PrepareAnswer:
+        with self._turns.alone():
+            after = self._standing.prepare(ticket)
+            if after is self._standing and self._answer is not None:
+                return self._answer
+            faults.reach("node.prepare", ticket.batch_id)
+            gathered = self._staging.gathered()
+            prepared = self._shard.prepare(
+                ticket.batch_id,
+                f"{ticket.generation}-{ticket.attempt}",
+                gathered.writes,
+                self._holding.watermark,
+            )
+            for rows in gathered.writes.values():
+                self._count(hash_column(rows[HASH]))
+            self._answer = PrepareAnswer(
+                gathered.tables,
+                gathered.stats,
+                prepared.runs,
+                prepared.bytes,
+                {group: int(self._load[group]) for group in np.flatnonzero(self._load).tolist()},
+                self._shard.arrived(),
+            )
+            self._standing = after
+            self._staging.clear()
+            faults.reach("node.prepared", ticket.batch_id)
+            return self._answer
+
+    def commit(self, ticket: Ticket, watermark: int | None) -> None:
+        with self._turns.alone():
+            after = self._standing.commit(ticket)
+            if after == self._standing:
+                return
+            if watermark != self._holding.watermark:
+                raise StateError(
+                    f"{ticket} began with watermark {self._holding.watermark} and cannot be committed "
+                    f"with {watermark}"
+                )
+            faults.reach("node.commit", ticket.batch_id)
+            self._shard.commit(ticket.batch_id, watermark)
+            self._standing = after
+            self._idle.set()
+            self._committed.set()
+            self._pullable.set()
+            faults.reach("node.committed", ticket.batch_id)
+
+    def abort(self, ticket: Ticket) -> None:
+        """What was prepared stays in the log, where nothing refers to it; `begin` sets the shard back."""
+        with self._turns.alone():
+            after = self._standing.abort(ticket)
+            if after != self._standing:
+                self._standing = after
+                self._idle.set()
+                self._staging.clear()
+                self._answer = None
+
+    def digest(self, table: str, group: int) -> str:
+        with self._turns.shared():
+            return self._shard.digest(table, group)
+
+    def status(self, *, sizes: bool = False) -> NodeStatus:
+        """Waits for nobody, so that a node at work is not taken for a dead one. `sizes` reads the index of
+        every run."""
+        standing, groups = self._standing, self._holding.groups
+        figures = self._staging.bytes, self._turns.busy(), self._shard.sizes() if sizes else {}
+        return NodeStatus(
+            self._name, standing.ticket, standing.phase, groups, *figures, self._shard.groups_left
+        )
+
+    def close(self) -> None:
+        self._closing = True
+        for event in (self._idle, self._committed, self._pullable):
+            event.set()
+        for thread in self._threads:
+            thread.join()
+        with self._turns.alone():
+            self._shard.close()
+
+    def _count(self, hashes: Hashes) -> None:
+        """Keys that were asked for, or rows that are written, as load of their groups."""
+        found = np.bincount(group_of(hashes, len(self._load)), minlength=len(self._load))
+        with self._counting:
+            self._load += found
+
+    def _work(self, event: threading.Event, work: Callable[[], None]) -> None:
+        """In the background, each time that something has happened. Reads and the batch protocol go on
+        beside."""
+        while True:
+            event.wait()
+            event.clear()
+            try:
+                work()
+            except Exception:
+                # Nothing is lost: what there was to do is still there the next time.
+                _log.exception("%s failed", threading.current_thread().name)
+            if self._closing:
+                return
+
+    def _merge(self) -> None:
+        """Once after each commit, so that runs do not pile up under steady load, then as long as there is
+        something to merge and no batch begins."""
+        while not self._closing and self._merged() and self._idle.is_set():
+            pass
+
+    def _merged(self) -> bool:
+        faults.reach("node.merge", self._standing.ticket.batch_id)
+        return self._shard.merge(self._resting())
+
+    def _pull(self) -> None:
+        """Between two batches, which take no longer for it then; now and then in one, if there is no time
+        between."""
+        rest = self._resting()
+        self._shard.tidy()
+        while not self._closing and self._shard.pull():
+            if not self._holding.hold:
+                rest()
+
+    def _resting(self) -> Callable[[], None]:
+        """To be called after each part of some work, which begins now."""
+        since = time.monotonic()
+
+        def rest() -> None:
+            nonlocal since
+            self._idle.wait(_COURTESY * (time.monotonic() - since))
+            since = time.monotonic()
+
+        return rest

@@ -1,0 +1,229 @@
+"""A state node on the wire: an Arrow Flight server that checks every request in full before it acts.
+
+A single message is in memory before anything here sees it: Flight offers no bound on one. What comes in
+several messages is counted while it arrives.
+"""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidegate.errors import StateError, TidegateError
+from tidegate.state.node.node import Holder
+from tidegate.state.wire.commands import (
+    NEXT,
+    Abort,
+    Begin,
+    Command,
+    Commit,
+    Digest,
+    Due,
+    Get,
+    Limits,
+    Prepare,
+    Pull,
+    Release,
+    Ripe,
+    Scan,
+    Span,
+    Stage,
+    Status,
+    Take,
+    batches,
+    to_flight,
+)
+from tidegate.state.wire.parsing import OPERATIONS, decode
+
+_log = logging.getLogger(__name__)
+_MESSAGE = 256
+"""Bytes that a message counts for on top of its rows, so that empty ones have a limit too."""
+
+T = TypeVar("T")
+
+
+def _answering(method: Callable[..., T]) -> Callable[..., T]:
+    """Send errors as the client knows them; the story of an unexpected one goes to the node's log."""
+
+    @functools.wraps(method)
+    def answer(*args: Any) -> T:
+        try:
+            return method(*args)
+        except TidegateError as error:
+            raise to_flight(error) from error
+        except pa.ArrowException as error:
+            raise to_flight(StateError(f"a request that cannot be read is refused: {error}")) from error
+        except Exception as error:
+            _log.exception("a request failed")
+            problem = f"{type(error).__name__}: {error}"
+            raise to_flight(StateError(f"the node could not do it: {problem}")) from error
+
+    return answer
+
+
+class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Lets in who has the token. Called before anything else, for every kind of call."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__()
+        self._wanted = f"Bearer {token}".encode()
+
+    def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> None:
+        given = [
+            value for name, values in headers.items() if name.lower() == "authorization" for value in values
+        ]
+        value = given[0] if len(given) == 1 else ""
+        raw = value if isinstance(value, bytes) else value.encode()
+        if not hmac.compare_digest(raw, self._wanted):
+            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
+
+
+class StateService(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves what a Holder holds. Listens from its creation until `shutdown`; `port` tells where."""
+
+    def __init__(
+        self,
+        holder: Holder,
+        *,
+        pipeline: str,
+        token: str,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        tls: tuple[bytes, bytes] | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        """`tls`: certificate chain and private key in PEM."""
+        if not token:
+            raise StateError("a state node needs a token: set TIDEGATE_TOKEN")
+        self._holder = holder
+        self._pipeline = pipeline
+        self._limits = limits or Limits()
+        host = f"[{bind}]" if ":" in bind else bind
+        super().__init__(
+            f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}",
+            tls_certificates=[tls] if tls else None,
+            middleware={"guard": _Guard(token)},
+        )
+
+    @_answering
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        match self._decoded(descriptor.command, Get, Take):
+            case Get(ticket, name, count):
+                keys = self._received(reader, self._holder.readable(ticket, name).probes, count)
+                rows = self._holder.get(ticket, name, keys)
+            case Take(name, groups, batch_id, count):
+                table = self._holder.left(name, groups, batch_id)
+                keys = self._received(reader, table.probes, count)
+                rows = self._holder.take(name, groups, batch_id, keys)
+        writer.begin(rows.schema)
+        for batch in batches(rows):
+            writer.write_batch(batch)
+
+    @_answering
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        command = self._decoded(descriptor.command, Stage)
+        table = self._holder.writable(command.ticket, command.table)
+        rows = self._received(reader, table.written, command.rows)
+        self._holder.stage(command.ticket, command.table, command.partition, rows, command.stats)
+
+    @_answering
+    def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
+        match self._decoded(ticket.ticket, Due, Scan, Pull, Ripe, Span):
+            case Due(opened, table, groups, upto):
+                rows = self._holder.due(opened, table, groups, upto)
+            case Scan(opened, table, groups):
+                rows = self._holder.scan(opened, table, groups)
+            case Pull(table, groups):
+                rows = self._holder.pull(table, groups)
+            case Ripe(table, groups, batch_id, since, upto):
+                rows = self._holder.ripe(table, groups, batch_id, since, upto)
+            case Span(table, groups, batch_id, first, size):
+                rows, further = self._holder.span(table, groups, batch_id, first, size)
+                if further is not None:
+                    rows = rows.replace_schema_metadata({NEXT: str(further)})
+        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, batches(rows)))
+
+    @_answering
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        body = memoryview(action.body) if action.body is not None else b""
+        command = self._decoded(body, Begin, Prepare, Commit, Abort, Release, Digest, Status)
+        if type(command).__name__.lower() != action.type:
+            raise StateError(f"action {action.type[:100]!r} does not go with its command")
+        return [json.dumps(self._done(command)).encode()]
+
+    def list_actions(self, context: Any) -> Iterator[tuple[str, str]]:
+        return iter([(name, "see tidegate.state.wire.commands") for name in OPERATIONS])
+
+    def _done(self, command: Command) -> dict[str, Any]:
+        match command:
+            case Begin():
+                self._holder.begin(command)
+            case Prepare(ticket):
+                return self._holder.prepare(ticket).to_json()
+            case Commit(ticket, watermark):
+                self._holder.commit(ticket, watermark)
+            case Abort(ticket):
+                self._holder.abort(ticket)
+            case Release(ticket, groups):
+                self._holder.release(ticket, groups)
+            case Digest(table, group):
+                return {"digest": self._holder.digest(table, group)}
+            case Status(sizes):
+                return self._holder.status(sizes=sizes).to_json()
+        return {}
+
+    def _decoded(self, raw: bytes | memoryview | None, *kinds: type[Command]) -> Any:
+        command = decode(raw or b"", self._pipeline, self._limits.command)
+        if not isinstance(command, kinds):
+            raise StateError(f"{type(command).__name__.lower()!r} is sent by another kind of call")
+        return command
+
+    def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:
+        """The rows of a request: all of them, of the schema that is wanted, sound in every byte, within the
+        limit."""
+        try:
+            given = reader.schema
+        except OSError as error:
+            raise StateError("a request without rows is refused") from error
+        if given.names != wanted.names or given.types != wanted.types:
+            raise StateError(f"columns {_shown(given)} were sent where {_shown(wanted)} are wanted")
+        found, size = [], 0
+        while True:
+            try:
+                batch = reader.read_chunk().data
+            except StopIteration:
+                break
+            size += _MESSAGE + (batch.nbytes if batch is not None else 0)
+            if size > self._limits.data:
+                raise StateError(
+                    f"a request with more than {self._limits.data:,} bytes of rows is refused; "
+                    "use smaller batches or more partitions"
+                )
+            if batch is not None:
+                found.append(_sound(batch, wanted))
+        rows = pa.Table.from_batches(found, wanted)
+        if rows.num_rows != announced:
+            raise StateError(f"a request broke off: {rows.num_rows:,} of {announced:,} rows came")
+        return rows
+
+
+def _sound(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """Sizes and offsets from outside are not to be believed: a false one would be read through."""
+    batch.validate(full=True)
+    for name, field in zip(wanted.names, wanted, strict=True):
+        if not field.nullable and batch.column(name).null_count:
+            raise StateError(f"column {name!r} has nulls")
+    return pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+
+
+def _shown(schema: pa.Schema) -> str:
+    return f"({', '.join(f'{name} {kind}' for name, kind in zip(schema.names, schema.types, strict=True))})"[
+        :400
+    ]

@@ -1,0 +1,406 @@
+"""The key groups of one node: state after the last batch, and what the next one leaves."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.errors import StaleError, StateError
+from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
+from tidegate.state.log.compactor import Merge, Merger, Rest, substituted
+from tidegate.state.log.log import Log, Snapshot
+from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.pieces import Sectioned
+from tidegate.state.log.sizes import sizes_of
+from tidegate.state.log.storage import Storage
+from tidegate.state.node.arrival import PART, Arrival, Hold, restricted
+from tidegate.state.node.backends import open_backend
+from tidegate.state.node.backends.columnar import Columnar
+from tidegate.state.node.backends.migrating import Through
+from tidegate.state.node.departure import Departures
+from tidegate.state.node.peers import Connect, Peers
+from tidegate.state.table.digest import digest_of
+from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
+from tidegate.state.table.table import HASH, StateTable
+
+_MOST_RUNS_REPLACED = 3 * MOST_RUNS
+"""With more runs than these, those of a log are read again in place of what arrived, so that they can be
+merged."""
+_FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
+_NOWHERE = Manifest(-1, 1, None, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a shard answers when a batch is durable."""
+
+    runs: tuple[RunRef, ...]
+    """All runs that make up its state after the batch, oldest first."""
+    rows: int
+    """Rows in the run of the batch; 0 when it has none."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A batch that is durable and not committed yet."""
+
+    batch_id: int
+    watermark: int | None
+    runs: tuple[RunRef, ...]
+    writes: Mapping[str, pa.Table]
+
+
+class Shard:
+    """State of some key groups, kept as runs in a log and served by a backend.
+
+    `begin`, `prepare` and `commit` are for one thread; reads and `merge` may run beside them. A read sees the
+    state of one batch, whole. Key groups that come from other nodes are got part by part, by reads that need
+    them and by `pull`, which is for one thread and may run beside everything. Key groups that go are kept as
+    they were, for their new owners, until `release`.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        name: str,
+        scratch: Path,
+        backend: str = "columnar",
+        memory: int = 1 << 30,
+        durable: bool = True,
+        options: Mapping[str, str] | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        """`name` is the node's, and unique to this start of it: it goes into the names of runs, so that two
+        writers never meet. `scratch` is for files that need not outlive the process. `memory` is in bytes:
+        of rows in a cache, or of sections of remote runs. Without `durable` nothing is written. `connect`
+        leads to other nodes."""
+        self._name = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
+        self._log = Log(storage, memory=memory, durable=durable)
+        self._peers = Peers(connect)
+        inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
+        self._backend = Through(inner, self._peers)
+        self._departures = Departures()
+        self._left = Through(Columnar(), self._peers)  # reads what has left
+        self._scratch = scratch
+        self._allowance = 0
+        self._merger = Merger(self._log, memory=memory, name=self._run_name)
+        self._now = Snapshot(self._log, _NOWHERE, frozenset())
+        self._pending: _Pending | None = None
+        self._merges: list[Merge] = []
+        self._merging = False
+        self._written = 0
+        self._lock = threading.Lock()  # of `_now`, `_pending` and `_merges` changing together
+
+    def begin(
+        self,
+        base: Manifest,
+        groups: Groups,
+        *,
+        origins: Mapping[str, Groups] | None = None,
+        budget: int = 0,
+    ) -> None:
+        """Stand at the state that `base` describes, of these groups. Nothing is read; when the shard is
+        there already, nothing happens. What was prepared and is not part of `base` is dropped.
+
+        Groups of `origins` that are new here come from the nodes at these addresses; up to `budget` bytes of
+        all that is under way may be pulled until the next `begin`. Without origins the log has them.
+        """
+        pending = self._pending
+        if pending is not None and _alike(self._after(pending), base, self._now.groups & groups):
+            self.commit(base.batch_id, base.closed)
+        base = base.restricted(groups)
+        with self._lock:
+            self._pending = None
+            before = self._now
+            there = _alike(before.manifest, base, before.groups & groups)
+            held = before.groups & groups if there else frozenset()
+            arrivals = restricted(before.arrivals, held)
+            back = self._departures.after(base.batch_id)
+            if back is not None and _alike(back.manifest, base, back.groups & (groups - held)):
+                # A change of owners was taken back; what was under way then is so again.
+                arrivals = (*arrivals, *restricted(back.arrivals, groups - held))
+                held |= back.groups & groups
+            if origins:
+                arrivals = self._arriving(base, origins, arrivals, held)
+            if there and before.groups - groups:
+                self._departures.freeze(before.restricted(before.groups - groups))
+            self._departures.rewind(base.batch_id)
+            self._allowance = budget
+            for arrival in arrivals:
+                arrival.hold.wake()
+            if before.manifest == base and before.groups == groups and before.arrivals == arrivals:
+                return
+            self._now = self._snapshot(base, groups, arrivals)
+            self._backend.begin(self._now)
+        self._tidy()
+
+    def get(self, table: str, keys: pa.Table) -> pa.Table:
+        """The rows of these keys, see `State.get`. StateError for a key of a group that is not held here."""
+        now = self._now
+        _check_held(hash_column(keys[HASH]), now.groups, now.count)
+        return self._backend.get(now, now.table(table), keys)
+
+    def due(self, table: str, groups: Groups, upto: int) -> pa.Table:
+        """The rows of these groups that are due by then, see `State.due`."""
+        now = self._now
+        _check_groups(groups, now)
+        return self._backend.due(now, now.table(table), groups, upto)
+
+    def scan(self, table: str, groups: Groups) -> pa.Table:
+        """All rows of these groups, see `State.scan`."""
+        now = self._now
+        _check_groups(groups, now)
+        return self._backend.scan(now, now.table(table), groups)
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        """The rows of keys of these groups, which have left or are about to, after a batch."""
+        left = self.departed(batch_id, groups)
+        _check_held(hash_column(keys[HASH]), groups, left.count)
+        return self._left.get(left, left.table(table), keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        """The rows of such groups that are due by `upto` and were not by `since`."""
+        left = self.departed(batch_id, groups)
+        return self._left.ripe(left, left.table(table), groups, since, upto)
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        """The rows of such groups from the hash `first` on, about `size` bytes; and the hash to go on from,
+        None when that was all."""
+        left = self.departed(batch_id, groups)
+        return self._left.span(left, left.table(table), groups, first, size)
+
+    def departed(self, batch_id: int, groups: Groups) -> Snapshot:
+        """The state of groups after a batch, for their next owner. StaleError when it is not here."""
+        found = self._departures.find(batch_id, groups)
+        if found is not None:
+            return found
+        now = self._now  # It may be that the next owner has heard of the change before us.
+        if now.manifest.batch_id == batch_id and groups <= now.groups:
+            return now
+        raise StaleError(
+            f"key groups {show_groups(groups)} as of batch {batch_id} are not kept here; "
+            "they were released, or were never here"
+        )
+
+    def release(self, groups: Groups, batch_id: int) -> None:
+        """Forget what had left before this batch."""
+        self._departures.release(groups, batch_id)
+        self._tidy()
+
+    def pull(self) -> bool:
+        """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
+        if self._allowance <= 0:
+            return False
+        came = self._backend.pull(self._now, min(PART, self._allowance))
+        if came is None:
+            return False
+        with self._lock:  # An empty part is not for nothing either.
+            self._allowance -= max(came, 1)
+            return self._allowance > 0
+
+    def tidy(self) -> None:
+        """Bring what came key by key into few parts, beside everything."""
+        for arrival in self._now.arriving:
+            arrival.hold.tidy()
+
+    def arrived(self) -> dict[str, int]:
+        """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
+        figures = dict.fromkeys(_FIGURES, 0) | self._backend.figures()
+        return {**figures, "groups_left": self.groups_left}
+
+    @property
+    def groups_left(self) -> int:
+        """Key groups whose state has not wholly arrived."""
+        return len(self._now.open)
+
+    def prepare(
+        self, batch_id: int, attempt: str, writes: Mapping[str, pa.Table], watermark: int | None
+    ) -> Prepared:
+        """Make the rows of a batch durable, as one run; no run when there are none.
+
+        `writes`: rows by table, columns as `StateTable.written`, in any order. Another attempt at the batch
+        takes the place of the one before.
+        """
+        now = self._now
+        if batch_id <= now.manifest.batch_id:
+            raise StaleError(f"batch {batch_id} is over: the shard is at batch {now.manifest.batch_id}")
+        content = _ordered(now, writes)
+        kept = now.runs
+        new: RunRef | None = None
+        if content:
+            name = self._run_name(batch_id, attempt)
+            new = self._log.write(
+                name, content, sequence=batch_id, groups=now.groups, count=now.count, read_soon=True
+            )
+        runs = (*kept, new) if new else kept
+        rows = {table.name: part for table, part in content}
+        with self._lock:
+            self._pending = _Pending(batch_id, watermark, runs, rows)
+        return Prepared(runs, new.rows if new else 0, new.bytes if new else 0)
+
+    def commit(self, batch_id: int, watermark: int | None) -> None:
+        """Make the prepared batch current. That it is already is fine."""
+        pending = self._pending
+        if pending is None or pending.batch_id != batch_id:
+            if self._now.manifest.batch_id == batch_id:
+                return
+            raise StaleError(f"batch {batch_id} was not prepared here; begin it again")
+        with self._lock:
+            before = self._now
+            manifest = replace(self._after(pending), closed=watermark)
+            after = self._snapshot(manifest, before.groups, before.arrivals)
+            self._backend.commit(before, after, pending.writes)
+            self._now, self._pending = after, None
+        self._tidy()
+
+    def digest(self, table: str, group: int) -> str:
+        """A text that is equal for equal state, however it is kept."""
+        return digest_of(self.scan(table, frozenset({group})))
+
+    def sizes(self) -> dict[str, Any]:
+        """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
+        [rows, bytes] by key group, as far as the index tells."""
+        now = self._now
+        # Runs that are with other nodes cannot be looked into.
+        pairs = self._opened(now.runs) if self._log.durable else now.pairs()
+        return sizes_of(now, pairs)
+
+    def merge(self, rest: Rest = lambda: None) -> bool:
+        """Merge a few runs into one when that is due; whether it was. For one thread at a time.
+
+        `rest` is called between two parts of a merge that takes its time. The next `prepare` lists the merged
+        run instead of its inputs, whose files stay: earlier manifests need them.
+        """
+        done: Merge | None = None
+        with self._lock:
+            now, self._merging = self._now, True
+        try:
+            done = self._merger.merge(self._without_arrivals(now), rest)
+        finally:
+            with self._lock:  # Once: what is merged has to have a name before anything tidies up again.
+                self._merging = False
+                if done is not None:
+                    self._merges.append(done)
+                    self._now = self._snapshot(self._now.manifest, self._now.groups, self._now.arrivals)
+        return done is not None
+
+    def close(self) -> None:
+        """Let go of files and connections."""
+        self._backend.close()
+        self._peers.close()
+        self._log.keep(())
+
+    def _arriving(
+        self, base: Manifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
+    ) -> tuple[Arrival, ...]:
+        """What is under way, and what is to come from now on: groups that are not here, and have state."""
+        for arrival in under_way:
+            if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
+                lost = arrival.hold.moved(origins)
+                if self._log.durable:
+                    arrival.hold.drop(lost & arrival.groups)
+        filled = frozenset().union(*(run.groups for run in base.runs))
+        fresh = {address: (groups & filled) - held for address, groups in origins.items()}
+        fresh = {address: groups for address, groups in fresh.items() if groups}
+        if not fresh:
+            return under_way
+        for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
+            if arrival.batch_id == base.batch_id and arrival.hold.widened(fresh):
+                wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
+                return (*under_way[:place], wider, *under_way[place + 1 :])
+        keep = not (self._log.durable and self._log.mapped)
+        hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
+        return (*under_way, Arrival(hold, hold.view.open))
+
+    def _without_arrivals(self, now: Snapshot) -> Snapshot:
+        """With more runs than is good, nothing stands in any more for those that the log has as well."""
+        if not self._log.durable or now.open or len(now.runs) <= _MOST_RUNS_REPLACED:
+            return now
+        with self._lock:
+            if self._now is now:
+                self._now = replace(now, arrivals=())
+            return self._now
+
+    def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
+        return [(ref, self._log.run(ref)) for ref in refs]
+
+    def _after(self, pending: _Pending) -> Manifest:
+        return replace(
+            self._now.manifest, batch_id=pending.batch_id, closed=pending.watermark, runs=pending.runs
+        )
+
+    def _snapshot(self, manifest: Manifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
+        """A manifest with the merges done that fit it; the other ones are forgotten. So are arrivals when all
+        runs are merged that they were read for."""
+        runs, self._merges = substituted(manifest, groups, self._merges)
+        # By the manifest: when a merge is forgotten, its inputs are needed again.
+        needed = Snapshot(self._log, manifest, groups, manifest.runs, restricted(arrivals, groups)).arriving
+        return Snapshot(self._log, manifest, groups, runs, needed)
+
+    def _run_name(self, batch_id: int, purpose: str) -> str:
+        with self._lock:
+            self._written += 1
+            number = self._written
+        purpose = re.sub(r"[^A-Za-z0-9]+", "-", purpose)[:40]
+        return f"{batch_id:012d}-{self._name}-{number}-{purpose}.run"
+
+    def _tidy(self) -> None:
+        """Close runs that nothing names any more."""
+        with self._lock:
+            if self._merging:  # It has opened some, and written one that nothing names yet.
+                return
+            names = {ref.name for ref in (*self._now.runs, *self._now.manifest.runs)}
+            names |= self._departures.names()
+            if self._pending is not None:
+                names |= {ref.name for ref in self._pending.runs}
+            for merge in self._merges:
+                names |= {ref.name for ref in merge.inputs}
+            self._log.keep(names)
+
+
+def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[StateTable, pa.Table]]:
+    content = []
+    for name in sorted(writes):
+        table, rows = now.table(name), writes[name]
+        if not rows.num_rows:
+            continue
+        if rows.schema.names != table.written.names or rows.schema.types != table.written.types:
+            raise StateError(
+                f"rows for state table {name} have the columns {rows.schema.names}; "
+                f"it takes {table.written.names}, typed {[str(kind) for kind in table.written.types]}"
+            )
+        _check_held(hash_column(rows[HASH]), now.groups, now.count)
+        content.append((table, sorted_by_hash(rows.cast(table.written))))
+    return content
+
+
+def _alike(one: Manifest, other: Manifest, groups: Groups) -> bool:
+    """Whether these describe the same state of some groups."""
+    one, other = one.restricted(groups), other.restricted(groups)
+    return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)
+
+
+def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:
+    if len(mine) == count:
+        return
+    groups = group_of(hashes, count)
+    held = inside(mine, count)[groups]
+    if not held.all():
+        strange = np.unique(groups[~held]).tolist()
+        raise StateError(f"key groups {show_groups(strange)} are not held here; ask their owner")
+
+
+def _check_groups(groups: Groups, now: Snapshot) -> None:
+    if not groups <= now.groups:
+        raise StateError(f"key groups {show_groups(groups - now.groups)} are not held here; ask their owner")

@@ -1,0 +1,1 @@
+"""State tables: their columns, keys and key groups."""

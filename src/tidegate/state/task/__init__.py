@@ -1,0 +1,1 @@
+"""State as a Spark task sees it."""

@@ -1,0 +1,173 @@
+"""State as a task sees it: the key groups of its partition, wherever they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from tidegate.operators.operator import Time
+from tidegate.rescale.route import Route
+from tidegate.state.log.compaction import sorted_by_hash
+from tidegate.state.node.fence import Ticket
+from tidegate.state.table.keys import group_of, hash_column, same
+from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.task.hot_keys import HotKeys
+from tidegate.state.wire.client import NodeClient, client_for
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a task of one batch has to know. It is pickled into every task."""
+
+    pipeline: str
+    token: str
+    ticket: Ticket
+    before: Ticket | None
+    """The attempt by which the batch before was committed in this run; None for the first one."""
+    time: Time
+    route: Route
+    addresses: tuple[str, ...]
+    """By node."""
+    timeout: float
+    faults: str | None = None
+
+
+class TaskState:
+    """The `State` of one partition. `stage` sends what was put, once, at the end."""
+
+    def __init__(self, assignment: Assignment, partition: int, scratch: Path) -> None:
+        """`scratch` is a folder that ends with the executor."""
+        self._assignment = assignment
+        self._partition = partition
+        self._hot = HotKeys(scratch, assignment.token, partition)
+        self._groups = assignment.route.groups_in(partition)
+        owners = {assignment.route.owners[group] for group in self._groups}
+        self._nodes: dict[int, NodeClient] = {owner: self._client(owner) for owner in sorted(owners)}
+        self._puts: dict[str, pa.Table] = {}
+        self._wire = 0
+
+    def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
+        known, missing = self._from_cache(table, keys)
+        if known is None:
+            return self._fetch(table, keys)
+        if not len(missing):
+            return known
+        fetched = self._fetch(table, keys.take(pa.array(missing)))
+        fetched = _renumbered(fetched, missing)
+        return _by_probe(pa.concat_tables([known, fetched]))
+
+    def due(self, table: StateTable, upto: int) -> pa.Table:
+        parts = [
+            node.due(self._assignment.ticket, table.name, self._groups_on(owner), upto)
+            for owner, node in self._nodes.items()
+        ]
+        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
+
+    def scan(self, table: StateTable) -> pa.Table:
+        parts = [
+            node.scan(self._assignment.ticket, table.name, self._groups_on(owner))
+            for owner, node in self._nodes.items()
+        ]
+        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
+
+    def put(self, table: StateTable, rows: pa.Table) -> None:
+        if table.name in self._puts:
+            raise ValueError(f"{table.name} was put twice in one batch")
+        self._puts[table.name] = sorted_by_hash(rows.select(table.written.names).cast(table.written))
+
+    def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
+        """Send what was put of each table to the nodes that own it, or that there is nothing."""
+        self._wire += sum(rows.nbytes for rows in self._puts.values())
+        stats = {"late": late, "wire": self._wire}
+        for table in tables:
+            rows = self._puts.get(table.name)
+            if rows is None:
+                rows = table.written.empty_table()
+            owners = self._owners(hash_column(rows[HASH]))
+            for owner, node in self._nodes.items():
+                mine = rows if owners is None else rows.filter(pa.array(owners == owner))
+                node.stage(self._assignment.ticket, table.name, self._partition, mine, stats)
+                stats = {}
+        for table in tables:
+            if table.kind == "value" and table.name in self._puts:
+                self._hot.remember(table, self._assignment.ticket, self._puts[table.name])
+
+    def _client(self, owner: int) -> NodeClient:
+        given = self._assignment
+        return client_for(
+            given.addresses[owner], token=given.token, pipeline=given.pipeline, timeout=given.timeout
+        )
+
+    def _groups_on(self, owner: int) -> frozenset[int]:
+        owners = self._assignment.route.owners
+        return frozenset(group for group in self._groups if owners[group] == owner)
+
+    def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
+        """The node of each hash; None when one has them all."""
+        if len(self._nodes) == 1:
+            return None
+        route = self._assignment.route
+        return np.asarray(route.owners, np.int64)[group_of(hashes, route.groups)]
+
+    def _fetch(self, table: StateTable, keys: pa.Table) -> pa.Table:
+        owners = self._owners(hash_column(keys[HASH]))
+        ticket = self._assignment.ticket
+        self._weighed(keys)
+        if owners is None:
+            (node,) = self._nodes.values()
+            return self._weighed(node.get(ticket, table.name, keys))
+        parts = []
+        for owner, node in self._nodes.items():
+            mine = np.flatnonzero(owners == owner)
+            if len(mine):
+                answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
+                parts.append(_renumbered(answer, mine))
+        if not parts:
+            return table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
+        return _by_probe(pa.concat_tables(parts))
+
+    def _weighed(self, rows: pa.Table) -> pa.Table:
+        """The same rows, their bytes counted as sent or received."""
+        self._wire += rows.nbytes
+        return rows
+
+    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, NDArray[np.int64]]:
+        """The rows of keys that a worker beside this one wrote in the batch before, and which keys are left.
+
+        In one batch a key is written by one task, so they are still right, whatever the route is by now.
+        """
+        cached = self._hot.recall(table, self._assignment.before) if table.kind == "value" else None
+        if cached is None:
+            return None, np.empty(0, np.int64)
+        hashes, wanted = hash_column(cached[HASH]), hash_column(keys[HASH])
+        at = np.searchsorted(hashes, wanted)
+        at_most = np.minimum(at, len(hashes) - 1)
+        hit = hashes[at_most] == wanted
+        rows = np.flatnonzero(hit)
+        names = table.keys.names
+        found = cached.take(pa.array(at_most[rows]))
+        asked = keys.take(pa.array(rows))
+        equal = same([found[name] for name in names], [asked[name] for name in names])
+        # Where two keys share a hash the cache may hold the other one: those are asked for.
+        missing = np.setdiff1d(np.arange(len(wanted)), rows[equal], assume_unique=True)
+        closed = self._assignment.time.closed
+        there = equal & ~np.asarray(found[GONE].to_numpy(), np.bool_)
+        if closed is not None:
+            there &= np.asarray(found[DUE].to_numpy()) > closed
+        known = found.filter(pa.array(there)).drop_columns([GONE])
+        return known.append_column(PROBE, pa.array(rows[there], pa.int64())), missing
+
+
+def _by_probe(rows: pa.Table) -> pa.Table:
+    probes = rows[PROBE].to_numpy()
+    return rows.take(pa.array(np.argsort(probes, kind="stable")))
+
+
+def _renumbered(rows: pa.Table, numbers: NDArray[np.int64]) -> pa.Table:
+    """Rows that were asked for by a part of the keys, with the numbers that those have in the whole."""
+    place = rows.schema.get_field_index(PROBE)
+    return rows.set_column(place, PROBE, pa.array(numbers[rows[PROBE].to_numpy()], pa.int64()))

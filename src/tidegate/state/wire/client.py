@@ -1,0 +1,215 @@
+"""A state node as tasks and the driver see it: one method per operation, every one with a time-out."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidegate.errors import NodeError
+from tidegate.state.log.manifest import Manifest
+from tidegate.state.node.fence import Ticket
+from tidegate.state.table.keys import Groups
+from tidegate.state.wire import commands as wire
+from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
+
+__all__ = ["NodeClient", "NodeStatus", "PrepareAnswer", "client_for"]
+
+
+class NodeClient:
+    """A connection to one node; may be shared by threads, not by processes.
+
+    Raises what the node raised (FencedError, StaleError, StateError), and NodeError when it does not
+    answer within `timeout` seconds or cannot be reached. Every operation may be repeated after a NodeError.
+    """
+
+    def __init__(
+        self, address: str, *, token: str, pipeline: str, timeout: float, tls_root: bytes | None = None
+    ) -> None:
+        """`address` is host:port; `tls_root` the certificates, in PEM, that vouch for the node's."""
+        self.address = address
+        self._pipeline = pipeline
+        self._options = flight.FlightCallOptions(
+            timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())]
+        )
+        scheme = "grpc+tls" if tls_root else "grpc"
+        self._connection = flight.FlightClient(f"{scheme}://{address}", tls_root_certs=tls_root)
+
+    def begin(
+        self,
+        ticket: Ticket,
+        manifest: Manifest,
+        groups: Groups,
+        watermark: int | None,
+        *,
+        origins: Mapping[str, Groups] | None = None,
+        budget: int = 0,
+        hold: bool = False,
+    ) -> None:
+        """Open a batch on the state that `manifest` names; the node owns `groups` in it.
+
+        `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
+        up to `budget` bytes before that until the next `begin`: after the batch, or with `hold` at once.
+        """
+        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, hold))
+
+    def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
+        """The rows of these keys before the batch: the table's columns and `_probe`."""
+        return self._exchange(wire.Get(ticket, table, keys.num_rows), keys)
+
+    def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
+        """Rows of these groups with `_due` <= `upto`."""
+        return self._read(wire.Due(ticket, table, groups, upto))
+
+    def scan(self, ticket: Ticket, table: str, groups: Groups) -> pa.Table:
+        """All rows of these groups before the batch."""
+        return self._read(wire.Scan(ticket, table, groups))
+
+    def pull(self, table: str, groups: Groups) -> pa.Table:
+        """All rows of these groups after the latest batch that the node has committed."""
+        return self._read(wire.Pull(table, groups))
+
+    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        """The rows of these keys, all of groups that have left the node, after a batch; see `get`."""
+        return self._exchange(wire.Take(table, groups, batch_id, keys.num_rows), keys)
+
+    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        """Rows of such groups after a batch with `since` < `_due` <= `upto`."""
+        return self._read(wire.Ripe(table, groups, batch_id, since, upto))
+
+    def span(
+        self, table: str, groups: Groups, batch_id: int, first: int, size: int
+    ) -> tuple[pa.Table, int | None]:
+        """Rows of such groups after a batch, from the hash `first` on, about `size` bytes; and the hash to go
+        on from, None when that was all."""
+        rows = self._read(wire.Span(table, groups, batch_id, first, size))
+        further = (rows.schema.metadata or {}).get(wire.NEXT)
+        return rows.replace_schema_metadata(None), None if further is None else int(further)
+
+    def release(self, ticket: Ticket, groups: Groups) -> None:
+        """Let the node forget what it kept of groups that have left it."""
+        self._act(wire.Release(ticket, groups))
+
+    def stage(
+        self,
+        ticket: Ticket,
+        table: str,
+        partition: int,
+        rows: pa.Table,
+        stats: Mapping[str, int] | None = None,
+    ) -> None:
+        """Bring what a task wrote; it takes the place of what this partition staged for the table before."""
+        command = wire.Stage(ticket, table, partition, rows.num_rows, stats or {})
+        descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
+        with self._errors():
+            writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)
+            with _ended(writer):
+                for batch in wire.batches(rows):
+                    writer.write_batch(batch)
+
+    def prepare(self, ticket: Ticket) -> PrepareAnswer:
+        """Make what was staged durable."""
+        return PrepareAnswer.from_json(self._act(wire.Prepare(ticket)))
+
+    def commit(self, ticket: Ticket, watermark: int | None) -> None:
+        """Make what was prepared current. `watermark` is that of `begin`."""
+        self._act(wire.Commit(ticket, watermark))
+
+    def abort(self, ticket: Ticket) -> None:
+        """Drop what was staged or prepared by this attempt; of no effect on any other."""
+        self._act(wire.Abort(ticket))
+
+    def digest(self, table: str, group: int) -> str:
+        """Equal for equal state of a key group."""
+        digest: str = self._act(wire.Digest(table, group))["digest"]
+        return digest
+
+    def status(self, *, sizes: bool = False) -> NodeStatus:
+        """Answered at once, whatever else the node is doing; with `sizes` it may have to read."""
+        return NodeStatus.from_json(self._act(wire.Status(sizes)))
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _encoded(self, command: wire.Command) -> bytes:
+        return wire.encode(command, self._pipeline)
+
+    def _act(self, command: wire.Command) -> dict[str, Any]:
+        action = flight.Action(type(command).__name__.lower(), self._encoded(command))
+        with self._errors():
+            (answer,) = self._connection.do_action(action, self._options)
+            form: dict[str, Any] = json.loads(answer.body.to_pybytes())
+            return form
+
+    def _exchange(self, command: wire.Command, keys: pa.Table) -> pa.Table:
+        descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
+        with self._errors():
+            writer, reader = self._connection.do_exchange(descriptor, self._options)
+            with _ended(writer):
+                writer.begin(keys.schema)
+                for batch in wire.batches(keys):
+                    writer.write_batch(batch)
+                writer.done_writing()
+                return reader.read_all()
+
+    def _read(self, command: wire.Command) -> pa.Table:
+        with self._errors():
+            return self._connection.do_get(flight.Ticket(self._encoded(command)), self._options).read_all()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (flight.FlightError, OSError) as error:
+            found = wire.from_flight(error, self.address)
+            if isinstance(found, NodeError):
+                _forget(self)
+            raise found from error
+
+
+@contextmanager
+def _ended(writer: Any) -> Iterator[None]:
+    """Close a stream to a node. Its verdict comes with the close, so that is what is raised, even when a
+    write failed before because the node had hung up."""
+    try:
+        yield
+    except BaseException:
+        writer.close()
+        raise
+    writer.close()
+
+
+_Place: TypeAlias = tuple[int, str, str, str, float, bytes | None]
+_KEPT = 256
+# Used without a lock, which a fork could leave taken for ever: each step is one operation of a dict.
+_clients: dict[_Place, NodeClient] = {}
+
+
+def client_for(
+    address: str, *, token: str, pipeline: str, timeout: float, tls_root: bytes | None = None
+) -> NodeClient:
+    """A connection that this process keeps: it outlives the task that opened it, and is opened anew after it
+    broke. A forked process opens its own."""
+    me = os.getpid()
+    place = me, address, token, pipeline, timeout, tls_root
+    client = _clients.get(place)
+    if client is None:
+        opened = NodeClient(address, token=token, pipeline=pipeline, timeout=timeout, tls_root=tls_root)
+        client = _clients.setdefault(place, opened)
+        # A parent's connections stay untouched in a forked process: closing them here could disturb it.
+        mine = [known for known in list(_clients) if known[0] == me]
+        for old in mine[:-_KEPT]:
+            _clients.pop(old, None)
+    return client
+
+
+def _forget(client: NodeClient) -> None:
+    """Others may be in the middle of a call, so it is not closed here but with its last user."""
+    for place, known in list(_clients.items()):
+        if known is client:
+            _clients.pop(place, None)

@@ -1,0 +1,131 @@
+"""Keyed steps on Spark: which operator a step is, and its shuffle by the route."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from tidegate.errors import PipelineError
+from tidegate.operators.kit.hashing import check_key
+from tidegate.operators.kit.input import Input
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
+from tidegate.pipeline import step as steps
+from tidegate.pipeline.step import Step
+from tidegate.rescale.route import Route
+from tidegate.spark.partial_aggregate import partially
+from tidegate.state.table.table import HASH
+from tidegate.state.task.state import Assignment
+from tidegate.translation.task import PARTITION, task
+
+
+def operator_of(step: Step, inputs: Sequence[Input], *, groups: int) -> Operator:
+    """The operator of a keyed step. Raises a PipelineError when it cannot work on such columns."""
+    for given in inputs:
+        for column in given.keys:
+            if column not in given.schema.names:
+                raise PipelineError(f"there is no column {column!r} among {given.schema.names}")
+            check_key(column, given.schema[column].dataType)
+    module = import_module(f"tidegate.operators.{step.kind}")  # Each kind of step has one of its name.
+    more = {"groups": groups} if isinstance(step, steps.BroadcastJoin) else {}
+    operator: Operator = module.from_step(step, *inputs, **more)
+    return operator
+
+
+def spark_schema(operator: Operator) -> StructType:
+    """The columns that leave an operator, as Spark knows them."""
+    schema = from_arrow_schema(operator.output)
+    assert isinstance(schema, StructType)
+    return schema
+
+
+def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Only analysed, never run: the rows that its tasks get, and those that leave the step."""
+    arranged = operator.arrange(operator.narrow(rows), lambda frame: frame)
+    return arranged, operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
+
+
+def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:
+    """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks.
+
+    `rows` are narrowed.
+    """
+    arranged = operator.arrange(rows, partially)
+    route = assignment.route
+    target = _partition(route)
+    if marked:
+        arranged = _with_markers(arranged, route.parallelism)
+        target = F.coalesce(F.col(PARTITION), target)
+    columns = _columns(operator, arranged)
+    # By position: the names of state columns hold dots, which Spark would take for fields of structs.
+    placed = arranged.repartitionById(route.parallelism, target).toDF(
+        *(f"c{place}" for place in range(len(columns)))
+    )
+    run = task(operator, assignment, columns, marked=marked)
+    return operator.finish(placed.mapInArrow(run, spark_schema(operator)))
+
+
+_known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()
+
+
+def _columns(operator: Operator, arranged: DataFrame) -> pa.Schema:
+    """The columns of arranged rows. They are the same in every batch, and Spark takes a while to tell."""
+    found = _known.get(operator)
+    if found is None:
+        found = _known[operator] = to_arrow_schema(arranged.schema, timezone="UTC")
+    return found
+
+
+def both(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Two inputs as one frame: SIDE, LEFT, RIGHT."""
+    sides = [(0, left, LEFT), (1, right, RIGHT)]
+    frames = [
+        frame.select(
+            F.lit(side).alias(SIDE),
+            *(
+                F.struct("*").alias(name) if name == column else F.lit(None).cast(other.schema).alias(name)
+                for _, other, name in sides
+            ),
+        )
+        for side, frame, column in sides
+    ]
+    return frames[0].union(frames[1])
+
+
+@lru_cache(maxsize=16)
+def _partition(route: Route) -> Column:
+    """The Spark partition of a row, from the leading bits of its hash."""
+    if route.groups == 1:
+        return F.lit(0)
+    bits = 64 - (route.groups.bit_length() - 1)
+    group = F.expr(f"cast(shiftrightunsigned({HASH}, {bits}) as int)")
+    return F.get(_literal(route.partitions), group)
+
+
+def _literal(numbers: Sequence[int]) -> Column:
+    """An array as one literal: Spark would look at each of so many in every batch."""
+    gateway: Any = SparkContext._gateway
+    jvm = gateway.jvm
+    array = gateway.new_array(jvm.int, len(numbers))
+    jvm.java.nio.ByteBuffer.wrap(struct.pack(f">{len(numbers)}i", *numbers)).asIntBuffer().get(array)
+    return Column(jvm.org.apache.spark.sql.functions.lit(array))
+
+
+def _with_markers(arranged: DataFrame, parallelism: int) -> DataFrame:
+    spark = arranged.sparkSession
+    columns = [
+        F.lit(0 if field.name == HASH else None).cast(field.dataType).alias(field.name)
+        for field in arranged.schema
+    ]
+    markers = spark.range(0, parallelism, 1, 1).select(*columns, F.col("id").cast("int").alias(PARTITION))
+    return arranged.withColumn(PARTITION, F.lit(None).cast("int")).union(markers)

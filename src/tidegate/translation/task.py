@@ -1,0 +1,63 @@
+"""What a Spark task does with an operator: fetch, apply, stage, hand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidegate.operators.operator import Operator
+from tidegate.state.table.table import HASH
+from tidegate.state.task.state import Assignment, TaskState
+from tidegate.testing import faults
+
+PARTITION = "_partition"
+"""Says which partition a row belongs to, in rows that are there only to say so; null in all others."""
+
+Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool) -> Task:
+    """The function of one keyed step in one batch, for `mapInArrow`. `arranged` are the columns it gets.
+
+    Spark numbers the partitions of a union anew. There (`marked`) each partition gets a row that tells it its
+    own number; elsewhere Spark's number is the partition's.
+    """
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import SparkFiles
+
+        faults.adopt(assignment.faults)
+        faults.enter("executor")
+        batch_id = assignment.ticket.batch_id
+        faults.reach("task.begin", batch_id)
+        rows, partition = _gathered(batches, arranged, marked=marked)
+        state = TaskState(assignment, partition, Path(SparkFiles.getRootDirectory()))
+        result = operator.apply(rows, state, assignment.time)
+        faults.reach("task.fetched", batch_id)
+        state.stage(operator.tables, result.late)
+        faults.reach("task.staged", batch_id)
+        yield from result.rows.select(operator.output.names).cast(operator.output).to_batches(65_536)
+
+    return run
+
+
+def _gathered(
+    batches: Iterator[pa.RecordBatch], arranged: pa.Schema, *, marked: bool
+) -> tuple[pa.Table, int]:
+    """All rows of the task, hashes as unsigned numbers, and the number of its partition."""
+    from pyspark import TaskContext
+
+    parts = [batch.rename_columns(arranged.names) for batch in batches]
+    rows = pa.Table.from_batches(parts, arranged if not parts else None).combine_chunks()
+    if marked:
+        partition = rows[PARTITION].drop_null()[0].as_py()
+        rows = rows.filter(rows[PARTITION].is_null()).drop_columns([PARTITION])
+    else:
+        context = TaskContext.get()
+        assert context is not None
+        partition = context.partitionId()
+    place = rows.schema.get_field_index(HASH)
+    hashes = pa.chunked_array([chunk.view(pa.uint64()) for chunk in rows[HASH].chunks], pa.uint64())
+    return rows.set_column(place, pa.field(HASH, pa.uint64(), False), hashes), partition

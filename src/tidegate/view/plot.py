@@ -1,0 +1,69 @@
+"""A run as a picture: rows, latency and nodes over time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tidegate.errors import MissingExtraError
+from tidegate.run.progress import BatchProgress
+
+
+class Plot:
+    """Remembers batches; `draw` writes the picture."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise MissingExtraError("plot", "--plot") from None
+        self._path = path
+        self._batches: list[BatchProgress] = []
+
+    def __call__(self, progress: BatchProgress) -> None:
+        self._batches.append(progress)
+
+    def draw(self) -> Path | None:
+        """Write the picture; None when there was no batch."""
+        if not self._batches:
+            return None
+        from matplotlib.figure import Figure
+
+        start = self._batches[0].finished_at.timestamp()
+        at = [batch.finished_at.timestamp() - start for batch in self._batches]
+        figure = Figure(figsize=(9, 6.5), layout="constrained")
+        rates, latency, nodes = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1))
+        rates.plot(at, [batch.input_rate / 1000 for batch in self._batches], label="in", color="0.6")
+        rates.plot(at, [batch.rows_per_second / 1000 for batch in self._batches], label="processing")
+        rates.set(ylabel="thousand rows/s", ylim=(0, None), title=self._batches[0].pipeline)
+        for name, style in (("latency_p99", ":"), ("latency_p50", "-")):
+            values = [getattr(batch, name) for batch in self._batches]
+            latency.plot(
+                at, [float("nan") if v is None else v for v in values], style, marker=".", label=name[8:]
+            )
+        # A batch on each dot: a gap in the output is a gap between dots.
+        latency.set(ylabel="latency, s", ylim=(0, None))
+        nodes.step(at, [batch.state_nodes for batch in self._batches], where="post", color="tab:green")
+        nodes.set(ylabel="nodes", xlabel="seconds since the first batch", ylim=(0, None))
+        nodes.yaxis.get_major_locator().set_params(integer=True)
+        for axes in (rates, latency, nodes):
+            for begin, end in self._moves(at):
+                axes.axvspan(begin, end, color="tab:orange", alpha=0.2, linewidth=0)
+            axes.spines[["top", "right"]].set_visible(False)
+        rates.legend(frameon=False, loc="upper left")
+        latency.legend(frameon=False, loc="upper right")
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(self._path, dpi=120)
+        return self._path
+
+    def _moves(self, at: list[float]) -> list[tuple[float, float]]:
+        """When a rescale was under way."""
+        found: list[tuple[float, float]] = []
+        for index, batch in enumerate(self._batches):
+            changed = index and batch.state_nodes != self._batches[index - 1].state_nodes
+            if batch.rescale is not None or changed:
+                begin = at[index - 1] if index else at[index]
+                if found and found[-1][1] >= begin:
+                    found[-1] = (found[-1][0], at[index])
+                else:
+                    found.append((begin, at[index]))
+        return found

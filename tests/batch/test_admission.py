@@ -1,0 +1,103 @@
+"""Admission control on machines that exist only as arithmetic."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.batch.admission import Admission
+
+
+def overloaded(
+    admission: Admission, cost: Callable[[int], float], batches: int
+) -> tuple[Admission, list[float]]:
+    """Feed batches that always take the whole limit; give the seconds of each."""
+    times = []
+    for _ in range(batches):
+        taken = cost(admission.limit)
+        times.append(taken)
+        admission = admission.observe(admission.limit, taken)
+    return admission, times
+
+
+def start(target: float = 0.9, limit: int = 10_000) -> Admission:
+    return Admission(target=target, least=100, most=50_000_000, limit=limit)
+
+
+@given(
+    fixed=st.floats(0.0, 0.4),
+    per_row=st.floats(3e-8, 1e-4),
+    limit=st.integers(100, 5_000_000),
+    seed=st.integers(0, 2**32),
+)
+def test_under_overload_the_batch_settles_at_the_target(
+    fixed: float, per_row: float, limit: int, seed: int
+) -> None:
+    noise = random.Random(seed)
+    _, times = overloaded(
+        start(limit=limit), lambda rows: (fixed + rows * per_row) * noise.uniform(0.95, 1.05), 60
+    )
+    settled = sorted(times[30:])
+    assert settled[len(settled) // 2] == pytest.approx(0.9, rel=0.25)
+
+
+def test_a_machine_that_slows_down_gets_less() -> None:
+    fast, _ = overloaded(start(), lambda rows: 0.1 + rows * 1e-6, 30)
+    slow, times = overloaded(fast, lambda rows: 0.1 + rows * 4e-6, 30)
+    assert slow.limit < fast.limit / 3
+    assert times[-1] == pytest.approx(0.9, rel=0.25)
+
+
+def test_a_batch_is_at_most_twice_the_largest_of_late() -> None:
+    calm = start(limit=50_000)
+    for _ in range(20):
+        calm = calm.observe(1_000, 0.12)
+    assert calm.limit <= 2_000
+
+
+def test_where_the_fixed_cost_fills_the_interval_work_is_still_done() -> None:
+    admission, _ = overloaded(start(target=0.1, limit=1000), lambda rows: 0.2 + rows * 1e-5, 40)
+    assert admission.limit > 5_000
+
+
+def test_a_fixed_cost_near_the_target_is_not_taken_for_the_cost_of_the_rows() -> None:
+    """A limit that is far too low must not keep itself alive because every batch takes the target anyway."""
+    noise = random.Random(7)
+    admission = start(limit=4_000)
+    for _ in range(40):  # A busy machine: hardly anything of the time is due to the rows.
+        admission = admission.observe(
+            admission.limit, 0.85 * noise.uniform(0.8, 1.2) + admission.limit * 2e-7
+        )
+    assert admission.limit > 400_000
+
+
+def test_the_bounds_hold() -> None:
+    tiny, _ = overloaded(start(), lambda rows: 10.0 + rows, 20)
+    assert tiny.limit == 100
+    huge, _ = overloaded(start(), lambda rows: 1e-6, 40)
+    assert huge.limit == 50_000_000
+
+
+def test_an_empty_batch_teaches_nothing() -> None:
+    assert start().observe(0, 0.3) == start()
+
+
+def test_a_machine_that_warms_up_is_not_held_to_its_first_batches() -> None:
+    """Slow however few rows come: the limit stays, and grows once the machine is warm."""
+    times = iter([4.3, 2.9, 2.2, 1.8, 1.5, 1.3, 1.1, 1.0, 0.8, 0.6])
+    admission = start(limit=10_000)
+    for _ in range(10):
+        admission = admission.observe(admission.limit, next(times))
+        assert admission.limit >= 10_000
+    admission, settled = overloaded(admission, lambda rows: 0.4 + rows * 1e-6, 20)
+    assert admission.limit > 300_000
+    assert settled[-1] == pytest.approx(0.9, rel=0.25)
+
+
+def test_rows_that_cost_a_lot_are_fewer_from_the_first_batch_on() -> None:
+    first = start(limit=10_000).observe(10_000, 100.0)
+    assert first.limit < 1_000

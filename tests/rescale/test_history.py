@@ -1,0 +1,98 @@
+"""What is kept of a rescale."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.rescale.history import STRETCH, Batch, History
+from tidegate.rescale.model import Ask, Latency, Moved, Phase, Rescale
+
+
+def batch(number: int, at: float, latency: float = 1.0) -> Batch:
+    return Batch(number, at, latency, 2 * latency)
+
+
+def asked(history: History, now: float) -> Rescale:
+    return history.asked(Ask(nodes=4), "hybrid", now=now, nodes=(2, 4), parallelism=(2, 4), groups=8)
+
+
+def steady() -> History:
+    history = History()
+    for number in range(5):
+        history.batch(batch(number, 100.0 + number))
+    return history
+
+
+def test_before_anything_ran_there_is_nothing_to_compare_with() -> None:
+    record = asked(History(), 100.0)
+    assert (record.number, record.phase, record.steady_gap, record.before) == (1, "starting", None, Latency())
+
+
+def test_the_steady_distance_of_outputs_is_that_before() -> None:
+    assert asked(steady(), 104.5).steady_gap == 1.0
+
+
+def test_a_gap_counts_from_the_last_output_before_the_ask() -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.batch(batch(5, 107.0))
+    history.batch(batch(6, 108.0))
+    assert history.get(1).longest_gap == 3.0
+
+
+def test_time_to_the_first_batch_on_the_new_route() -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.batch(batch(5, 105.0))
+    history.switched(1, 6, hold=False)
+    assert history.get(1).seconds_to_first_batch is None
+    history.batch(batch(6, 106.5))
+    history.batch(batch(7, 107.5))
+    assert history.get(1).seconds_to_first_batch == 2.0
+
+
+def test_a_batch_that_is_held_is_over_when_it_is_committed() -> None:
+    history = steady()
+    asked(history, 104.5)
+    assert history.switched(1, 5, hold=True).phase == "holding"
+    history.batch(batch(5, 109.0))
+    assert history.get(1).phase == "moving"
+
+
+def test_what_moved_adds_up_until_it_settles() -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.switched(1, 5, hold=False)
+    for number, left in ((5, 6), (6, 2), (7, 0)):
+        history.batch(Batch(number, 100.0 + number, 1.0, 2.0, Moved(3, 30), Moved(10, 100), groups_left=left))
+        assert history.get(1).groups_left == left
+    record = history.settled(1, now=107.0)
+    assert (record.on_demand, record.background) == (Moved(9, 90), Moved(30, 300))
+    assert (record.phase, record.seconds_to_settled) == ("settled", 2.5)
+
+
+def test_latency_before_during_and_after() -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.switched(1, 5, hold=False)
+    history.batch(batch(5, 105.0, latency=3.0))
+    history.settled(1, now=105.0)
+    for number in range(6, 10 + STRETCH):
+        history.batch(batch(number, 100.0 + number, latency=0.5 if number < 6 + STRETCH else 99.0))
+    record = history.get(1)
+    assert (record.before, record.during, record.after) == (
+        Latency(1.0, 2.0),
+        Latency(3.0, 6.0),
+        Latency(0.5, 1.0),
+    )
+
+
+@pytest.mark.parametrize("phase", ["failed", "replaced"])
+def test_one_that_did_not_come_to_its_end_is_over(phase: Phase) -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.ended(1, phase, "why")
+    history.batch(batch(5, 200.0))
+    record = history.get(1)
+    assert record.over
+    assert record.longest_gap is None

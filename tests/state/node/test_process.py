@@ -1,0 +1,517 @@
+"""Every operation of a state node, against a real process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.state.node_kit import (
+    ALL,
+    BUFFER,
+    EMPTY,
+    PIPELINE,
+    TABLE,
+    Driver,
+    await_that,
+    connected,
+    group,
+    hashes,
+    one_node,
+    probes,
+    table_of,
+    values,
+    written,
+)
+from tidegate.errors import FencedError, NodeError, StaleError, StateError
+from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.log.storage import open_storage
+from tidegate.state.node.fence import Ticket
+from tidegate.state.node.node import Holder
+from tidegate.state.node.shard import Shard
+from tidegate.state.wire.client import NodeClient
+from tidegate.state.wire.commands import Begin
+from tidegate.testing import faults
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalNodes]:
+    with one_node(tmp_path_factory.mktemp("node")) as (running, _):
+        yield running
+
+
+@pytest.fixture
+def node(nodes: LocalNodes) -> Iterator[NodeClient]:
+    client = connected(nodes)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def driver(node: NodeClient) -> Driver:
+    return Driver(node)
+
+
+def test_what_a_batch_wrote_is_read_by_the_next(driver: Driver) -> None:
+    driver.batch({1: 10, 2: 20, 3: 30})
+    ticket = driver.begin()
+    rows = driver.node.get(ticket, TABLE.name, probes([7, 3, 1]))
+    assert rows.schema.names == [*TABLE.schema.names, "_probe"]
+    assert (rows["_probe"].to_pylist(), rows["n"].to_pylist()) == ([1, 2], [30, 10])
+
+
+def test_what_is_staged_is_not_read_in_the_same_batch(driver: Driver) -> None:
+    driver.batch({1: 10})
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 11, 2: 22}))
+    assert values(driver.node.get(ticket, TABLE.name, probes([1, 2]))) == {1: 10}
+
+
+def test_prepared_writes_are_not_current_until_the_commit(driver: Driver) -> None:
+    driver.batch({1: 10})
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 11}))
+    driver.node.prepare(ticket)
+    assert driver.state() == {1: 10}
+    driver.node.commit(ticket, None)
+    assert driver.state() == {1: 11}
+
+
+def test_an_aborted_attempt_leaves_nothing(driver: Driver) -> None:
+    driver.batch({1: 10})
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 11}))
+    driver.node.prepare(ticket)
+    driver.node.abort(ticket)
+    assert driver.node.status().staged == 0
+    again = driver.begin(attempt=1)
+    driver.node.stage(again, TABLE.name, 0, written({2: 20}))
+    driver.finish(again)
+    assert driver.state() == {1: 10, 2: 20}
+
+
+def test_due_tells_the_rows_that_fall_due_and_the_commit_removes_them(driver: Driver) -> None:
+    driver.batch({1: 10}, due=100)
+    driver.batch({2: 20}, due=200)
+    ticket = driver.begin(watermark=150)
+    assert values(driver.node.due(ticket, TABLE.name, ALL, 150)) == {1: 10}
+    assert values(driver.node.scan(ticket, TABLE.name, ALL)) == {1: 10, 2: 20}
+    driver.finish(ticket, 150)
+    assert driver.state() == {2: 20}
+
+
+def test_scan_and_pull_tell_the_rows_of_just_the_groups_asked_for(driver: Driver) -> None:
+    driver.batch({key: key for key in range(50)})
+    wanted = frozenset({3, 4, 9})
+    expected = {key: key for key in range(50) if group(key) in wanted}
+    assert expected
+    ticket = driver.begin()
+    assert values(driver.node.scan(ticket, TABLE.name, wanted)) == expected
+    assert values(driver.node.pull(TABLE.name, wanted)) == expected
+
+
+def test_prepare_answers_rows_by_table_and_partition_and_sums_of_what_tasks_counted(
+    driver: Driver,
+) -> None:
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 1}), {"late": 2})
+    driver.node.stage(ticket, TABLE.name, 1, written({2: 2, 3: 3}), {"late": 3, "seen": 9})
+    driver.node.stage(ticket, BUFFER.name, 1, BUFFER.written.empty_table())
+    answer = driver.node.prepare(ticket)
+    assert answer.tables == {TABLE.name: {0: 1, 1: 2}, BUFFER.name: {1: 0}}
+    assert answer.stats == {"late": 5, "seen": 9}
+    assert [run.sequence for run in answer.runs] == [0]
+    assert answer.bytes > 0
+
+
+def test_of_two_writes_of_a_partition_the_last_one_counts(driver: Driver) -> None:
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 1, 2: 2}), {"late": 7})
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 5}), {"late": 1})
+    answer = driver.finish(ticket)
+    assert (answer.tables, answer.stats) == ({TABLE.name: {0: 1}}, {"late": 1})
+    assert driver.state() == {1: 5}
+
+
+def test_a_buffer_keeps_every_row(driver: Driver) -> None:
+    for text in ("a", "b"):
+        ticket = driver.begin()
+        rows = table_of(BUFFER.written, [hashes([1, 1]), [9, 9], [1, 1], [text, text + text]])
+        driver.node.stage(ticket, BUFFER.name, 0, rows)
+        driver.finish(ticket)
+    assert sorted(driver.node.pull(BUFFER.name, ALL)["v"].to_pylist()) == ["a", "aa", "b", "bb"]
+
+
+def test_repeated_requests_change_nothing(driver: Driver) -> None:
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 1}))
+    first = driver.node.prepare(ticket)
+    driver.begin()
+    assert driver.node.prepare(ticket) == first
+    driver.node.commit(ticket, None)
+    before = driver.node.digest(TABLE.name, group(1))
+    driver.node.commit(ticket, None)
+    driver.node.abort(ticket)
+    driver.begin()
+    assert driver.node.prepare(ticket) == first
+    assert driver.node.status().phase == "committed"
+    assert driver.node.digest(TABLE.name, group(1)) == before
+
+
+def test_a_node_that_missed_the_commit_learns_of_it_by_the_next_begin(driver: Driver) -> None:
+    ticket = driver.begin()
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 1}))
+    answer = driver.node.prepare(ticket)
+    driver.base = type(driver.base)(0, driver.base.groups, None, driver.base.tables, answer.runs)
+    following = driver.begin()
+    assert values(driver.node.get(following, TABLE.name, probes([1]))) == {1: 1}
+
+
+def test_a_driver_that_was_replaced_is_refused_whatever_it_asks(node: NodeClient) -> None:
+    zombie = Driver(node)
+    ticket = zombie.begin()
+    current = Driver(node)
+    current.batch({1: 1})
+    before = node.status(), node.digest(TABLE.name, group(1))
+    requests: list[Callable[[], object]] = [
+        zombie.begin,
+        lambda: node.get(ticket, TABLE.name, probes([1])),
+        lambda: node.due(ticket, TABLE.name, ALL, 5),
+        lambda: node.scan(ticket, TABLE.name, ALL),
+        lambda: node.stage(ticket, TABLE.name, 0, written({1: 66})),
+        lambda: node.prepare(ticket),
+        lambda: node.commit(ticket, None),
+        lambda: node.abort(ticket),
+    ]
+    for request in requests:
+        with pytest.raises(FencedError, match="has taken over"):
+            request()
+    assert (node.status(), node.digest(TABLE.name, group(1))) == before
+
+
+def test_a_straggler_of_an_earlier_attempt_cannot_write_into_the_next(driver: Driver) -> None:
+    straggler = driver.begin()
+    ticket = driver.begin(attempt=1)
+    with pytest.raises(StaleError):
+        driver.node.stage(straggler, TABLE.name, 0, written({1: 66}))
+    with pytest.raises(StaleError):
+        driver.node.get(straggler, TABLE.name, probes([1]))
+    driver.node.stage(ticket, TABLE.name, 0, written({1: 1}))
+    driver.finish(ticket)
+    assert driver.state() == {1: 1}
+
+
+def test_a_batch_cannot_be_committed_with_another_watermark_than_it_began_with(driver: Driver) -> None:
+    ticket = driver.begin(watermark=5)
+    driver.node.prepare(ticket)
+    with pytest.raises(StateError, match="watermark"):
+        driver.node.commit(ticket, 6)
+    driver.node.commit(ticket, 5)
+
+
+def test_a_task_that_is_late_never_reads_the_state_of_a_later_batch(driver: Driver) -> None:
+    """Readers go on with the ticket of their batch while the driver commits it and begins the next."""
+    keys = list(range(200))
+    driver.batch(dict.fromkeys(keys, 0))
+    current: list[tuple[Ticket, int]] = []
+    over = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> int:
+        taken = 0
+        while not over.is_set():
+            if not current:
+                continue
+            ticket, expected = current[-1]
+            try:
+                rows = driver.node.get(ticket, TABLE.name, probes(keys))
+            except StaleError:
+                continue
+            taken += 1
+            if set(rows["n"].to_pylist()) != {expected}:
+                wrong.append((ticket, expected, set(rows["n"].to_pylist())))
+        return taken
+
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(read) for _ in range(3)]
+        try:
+            for step in range(1, 40):
+                ticket = driver.begin()
+                current.append((ticket, step - 1))
+                driver.node.stage(ticket, TABLE.name, 0, written(dict.fromkeys(keys, step)))
+                driver.finish(ticket)
+        finally:
+            over.set()
+    assert sum(reader.result() for reader in readers) > 0
+    assert not wrong
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[Holder]:
+    """A node without its wire, so that a test decides what happens between two steps of a request."""
+    shard = Shard(open_storage(str(tmp_path / "log")), name="a", scratch=tmp_path)
+    holder = Holder(shard, name="a", staged=1 << 20)
+    yield holder
+    holder.close()
+
+
+def test_a_task_overtaken_while_it_sends_its_keys_reads_nothing(held: Holder) -> None:
+    first, second = Ticket(1, 0), Ticket(1, 1)
+    held.begin(Begin(first, EMPTY, ALL, None))
+    held.readable(first, TABLE.name)
+    held.stage(first, TABLE.name, 0, written({1: 1}), {})
+    runs = held.prepare(first).runs
+    overtaking: list[Callable[[], object]] = [
+        lambda: held.commit(first, None),
+        lambda: held.begin(Begin(second, replace(EMPTY, batch_id=0, runs=runs), ALL, None)),
+    ]
+    reads: list[Callable[[], object]] = [
+        lambda: held.get(first, TABLE.name, probes([1])),
+        lambda: held.due(first, TABLE.name, ALL, 5),
+        lambda: held.scan(first, TABLE.name, ALL),
+    ]
+    for overtake in overtaking:
+        overtake()
+        for read in reads:
+            with pytest.raises(StaleError):
+                read()
+    assert values(held.get(second, TABLE.name, probes([1]))) == {1: 1}
+
+
+def test_a_task_overtaken_while_it_sends_its_rows_stages_nothing(held: Holder) -> None:
+    held.begin(Begin(Ticket(1, 0), EMPTY, ALL, None))
+    held.writable(Ticket(1, 0), TABLE.name)
+    held.begin(Begin(Ticket(1, 0, 1), EMPTY, ALL, None))
+    with pytest.raises(StaleError):
+        held.stage(Ticket(1, 0), TABLE.name, 0, written({1: 1}), {})
+    assert held.status().staged == 0
+
+
+def test_tasks_stage_in_parallel(driver: Driver) -> None:
+    ticket = driver.begin()
+
+    def task(partition: int) -> None:
+        rows = written(dict.fromkeys(range(partition * 100, partition * 100 + 100), partition))
+        driver.node.stage(ticket, TABLE.name, partition, rows, {"late": 1})
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(task, range(24)))
+    answer = driver.finish(ticket)
+    assert answer.tables == {TABLE.name: dict.fromkeys(range(24), 100)}
+    assert answer.stats == {"late": 24}
+    assert len(driver.state()) == 2400
+
+
+def test_a_request_that_hangs_does_not_hold_up_other_tasks(tmp_path: Path) -> None:
+    hang = faults.Fault("node.get", "hang")
+    with (
+        faults.planned(tmp_path / "faults", [hang]),
+        one_node(tmp_path, timeout=120.0) as (_, node),
+        ThreadPoolExecutor(1) as pool,
+    ):
+        driver = Driver(node)
+        ticket = driver.begin()
+        hanging = pool.submit(node.get, ticket, TABLE.name, probes([1]))
+        while not faults.struck(tmp_path / "faults"):
+            assert not hanging.done()
+        assert node.get(ticket, TABLE.name, probes([2])).num_rows == 0
+        assert node.status().busy > 0
+        assert not hanging.done()
+        faults.release(tmp_path / "faults", hang)
+        assert hanging.result().num_rows == 0
+
+
+def test_an_error_at_any_point_is_told_and_the_next_try_succeeds(tmp_path: Path) -> None:
+    points = [point for point in faults.POINTS if point.startswith("node.")]
+    plan = [
+        # A merge keeps to no batch: it may be as late as the one after the next commit.
+        faults.Fault(point, "error", batch_id=None if point == "node.merge" else batch_id)
+        for batch_id, point in enumerate(points)
+    ]
+    with faults.planned(tmp_path / "faults", plan), one_node(tmp_path) as (_, node):
+        driver = Driver(node)
+
+        def attempt(step: int, number: int) -> None:
+            ticket = driver.begin(number)
+            got = values(node.get(ticket, TABLE.name, probes([1])))
+            node.stage(ticket, TABLE.name, 0, written({1: got.get(1, 0) + 1, 100 + step: step}))
+            answer = node.prepare(ticket)
+            # It is in the ledger by then: the next `begin` makes up for a commit that failed.
+            with contextlib.suppress(StateError):
+                node.commit(ticket, None)
+            driver.base = replace(driver.base, batch_id=ticket.batch_id, runs=answer.runs)
+
+        for step in range(len(points) + 1):
+            try:
+                attempt(step, 0)
+            except StateError:
+                attempt(step, 1)
+        await_that(lambda: faults.struck(tmp_path / "faults") == {fault.name for fault in plan})
+        driver.begin()
+        steps = range(len(points) + 1)
+        assert driver.state() == {1: len(steps)} | {100 + step: step for step in steps}
+
+
+def test_state_survives_the_process(tmp_path: Path) -> None:
+    with one_node(tmp_path) as (nodes, node):
+        driver = Driver(node)
+        driver.batch({1: 10, 2: 20})
+        driver.batch({2: 21})
+        digest = node.digest(TABLE.name, group(2))
+        os.kill(nodes.nodes[0].pid, signal.SIGKILL)
+        nodes.replace(0)
+        driver.node = connected(nodes)
+        ticket = driver.begin()
+        assert values(driver.node.get(ticket, TABLE.name, probes([1, 2]))) == {1: 10, 2: 21}
+        assert driver.node.digest(TABLE.name, group(2)) == digest
+
+
+def test_nothing_piles_up_over_many_batches(driver: Driver, nodes: LocalNodes) -> None:
+    driver.batch({1: 0})
+    before = 0
+    for step in range(200):
+        given_up = driver.begin()
+        driver.node.stage(given_up, TABLE.name, 0, written(dict.fromkeys(range(500), step)))
+        ticket = driver.begin(attempt=1)
+        driver.node.stage(ticket, TABLE.name, 0, written(dict.fromkeys(range(500), step)))
+        driver.finish(ticket)
+        status = driver.node.status(sizes=True)
+        assert status.staged == 0
+        if step == 50:
+            before = _resident(nodes.nodes[0].pid)
+    assert status.sizes["runs"] < 40
+    assert _resident(nodes.nodes[0].pid) - before < 64 << 20
+
+
+def _resident(pid: int) -> int:
+    pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_node_loads_neither_spark_nor_pandas(driver: Driver, nodes: LocalNodes) -> None:
+    driver.batch({1: 1})
+    assert driver.state() == {1: 1}
+    mapped = Path(f"/proc/{nodes.nodes[0].pid}/maps").read_text()
+    assert "/pyarrow/" in mapped
+    assert "/pandas/" not in mapped
+    code = (
+        "import sys, tidegate.state.node.process\n"
+        "heavy = {'pyspark', 'pandas', 'typer', 'rich', 'pydantic'} & sys.modules.keys()\n"
+        "sys.exit(', '.join(sorted(heavy)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_token_is_not_among_the_arguments(nodes: LocalNodes) -> None:
+    assert nodes.token.encode() not in Path(f"/proc/{nodes.nodes[0].pid}/cmdline").read_bytes()
+
+
+def test_a_node_listens_on_the_loopback_address_alone(nodes: LocalNodes) -> None:
+    host, port = nodes.nodes[0].address.split(":")
+    assert host == "127.0.0.1"
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", int(port)), timeout=5)
+
+
+def start(folder: Path, *extra: str, token: str | None = "secret") -> subprocess.Popen[bytes]:
+    """A node by its command line."""
+    given = {"--name": "a", "--pipeline": PIPELINE, "--log": folder / "log", "--scratch": folder / "scratch"}
+    arguments = [str(text) for pair in given.items() for text in pair]
+    environment = {name: value for name, value in os.environ.items() if name != "TIDEGATE_TOKEN"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "tidegate.state.node.process", *arguments, *extra],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment | ({"TIDEGATE_TOKEN": token} if token else {}),
+    )
+
+
+@pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
+def test_a_node_ends_when_told(tmp_path: Path, how: str) -> None:
+    with start(tmp_path) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b'{"name": "a", "address": "127.0.0.1:')
+        if how == "SIGTERM":
+            process.terminate()
+        else:
+            process.stdin.close()
+        assert process.wait(30) == 0
+        assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize(
+    ("extra", "token", "said"),
+    [
+        ([], None, "needs a token"),
+        (["--bind", "0.0.0.0"], "secret", "needs --advertise"),
+        (["--tls-cert", "x.pem"], "secret", "needs both"),
+        (["--tls-cert", "x.pem", "--tls-key", "y.pem"], "secret", "cannot read the certificate"),
+        (["--option", "novalue"], "secret", "KEY=VALUE"),
+    ],
+)
+def test_a_node_says_why_it_does_not_start(
+    tmp_path: Path, extra: list[str], token: str | None, said: str
+) -> None:
+    with start(tmp_path, *extra, token=token) as process:
+        _, stderr = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert said in stderr.decode()
+    assert "Traceback" not in stderr.decode()
+
+
+def test_a_node_tells_where_it_is_reached(tmp_path: Path) -> None:
+    with start(tmp_path, "--bind", "0.0.0.0", "--advertise", "localhost") as process:
+        assert process.stdout is not None
+        assert b'"address": "localhost:' in process.stdout.readline()
+        process.communicate(b"", timeout=30)
+
+
+def test_a_certificate_makes_the_connection_private(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path)
+    options = "--tls-cert", str(certificate), "--tls-key", str(key), "--advertise", "localhost"
+    with start(tmp_path, *options) as process:
+        assert process.stdout is not None
+        address = "localhost:" + process.stdout.readline().decode().split("localhost:")[1].split('"')[0]
+        known: dict[str, Any] = {"token": "secret", "pipeline": PIPELINE}
+        private = NodeClient(address, timeout=20, tls_root=certificate.read_bytes(), **known)
+        assert Driver(private).batch({1: 1}).batch_id == 0
+        with pytest.raises(NodeError):
+            NodeClient(address, timeout=5, **known).status()
+        process.communicate(b"", timeout=30)
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *(
+                "openssl",
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:P-256",
+                "-nodes",
+            ),
+            *("-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key

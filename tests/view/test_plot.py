@@ -1,0 +1,35 @@
+"""A run as a picture."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+from numpy.typing import NDArray
+
+from tests.view.batches import batch
+from tidegate.view.plot import Plot
+
+
+def test_without_a_batch_there_is_no_picture(tmp_path: Path) -> None:
+    assert Plot(tmp_path / "run.png").draw() is None
+    assert not (tmp_path / "run.png").exists()
+
+
+def drawn(path: Path, nodes: list[int], rescale: list[str | None]) -> NDArray[np.float32]:
+    plot = Plot(path)
+    for number, (count, phase) in enumerate(zip(nodes, rescale, strict=True)):
+        plot(replace(batch(number), state_nodes=count, rescale=phase, latency_p99=None))
+    assert plot.draw() == path
+    return np.asarray(matplotlib.image.imread(path))
+
+
+def test_a_rescale_is_shaded(tmp_path: Path) -> None:
+    """A new folder is made for the picture; batches without a latency are left out of it."""
+    calm = drawn(tmp_path / "new" / "calm.png", [2, 2, 2, 2], [None] * 4)
+    moved = drawn(tmp_path / "moved.png", [2, 2, 2, 2], [None, "moving", None, None])
+    assert calm.shape == moved.shape
+    assert (calm != moved).any()
+    assert (drawn(tmp_path / "again.png", [2, 2, 2, 2], [None] * 4) == calm).all()
