@@ -30,12 +30,12 @@ from benchmarks.sides import CORES, Declare, ours, peer, run
 from benchmarks.ticks import Ticks
 from tidegate import config
 from tidegate.batch.garbage import Garbage
+from tidegate.batch.ticket import Ticket
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.spark import session
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import open_storage
-from tidegate.state.node.fence import Ticket
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
 from tidegate.state.wire.client import NodeClient, client_for
@@ -350,7 +350,7 @@ def _disk(batches: int) -> Row:
         ledger = Ledger(Path(folder) / "ledger")
         ledger.take_over()
         garbage = Garbage(ledger, storage, config.Config().state.retention)
-        manifest = Manifest(-1, groups, None, (table,))
+        manifest = StateManifest(-1, groups, None, (table,))
         everything = frozenset(range(groups))
         hot = np.sort(rng.choice(keys, rewritten, replace=False))
         largest, snapshot = 0.0, 0
@@ -358,7 +358,7 @@ def _disk(batches: int) -> Row:
             shard.begin(manifest, everything)
             written = rows(np.arange(keys) if batch_id == 0 else hot, batch_id)
             prepared = shard.prepare(batch_id, "1", {"count": written}, None)
-            manifest = Manifest(batch_id, groups, None, (table,), prepared.runs)
+            manifest = StateManifest(batch_id, groups, None, (table,), prepared.runs)
             ledger.append(Entry(batch_id, ledger.generation, {}, {}, {}, state=manifest.to_json()))
             shard.commit(batch_id, None)
             garbage.collect(manifest)
@@ -415,12 +415,12 @@ def _touch(
 
 
 @contextmanager
-def _dict_of(full: NodeClient, manifest: Manifest) -> Iterator[tuple[float, int]]:
+def _dict_of(full: NodeClient, manifest: StateManifest) -> Iterator[tuple[float, int]]:
     """A node that holds the same state in a dict: seconds that it took to take it up, and its process."""
     table, groups = manifest.tables[0], frozenset(range(manifest.groups))
     with tempfile.TemporaryDirectory() as folder, _started(f"{folder}/log", "memory") as (client, pid):
         ticket = Ticket(1, 0, 1)
-        client.begin(ticket, Manifest(-1, manifest.groups, None, manifest.tables), groups, None)
+        client.begin(ticket, StateManifest(-1, manifest.groups, None, manifest.tables), groups, None)
         for group in range(manifest.groups):
             rows = full.pull(table.name, frozenset({group}))
             # What is asked for is taken into the dict, and from then on kept there.
@@ -434,12 +434,12 @@ def _dict_of(full: NodeClient, manifest: Manifest) -> Iterator[tuple[float, int]
 
 
 @contextmanager
-def _node(checkpoint: Path, backend: str) -> Iterator[tuple[NodeClient, Manifest, int]]:
+def _node(checkpoint: Path, backend: str) -> Iterator[tuple[NodeClient, StateManifest, int]]:
     """A node that stands at the last batch of a checkpoint, and its process."""
     last = Ledger(checkpoint / "ledger").last
     assert last is not None
     assert last.state is not None
-    manifest = Manifest.from_json(last.state)
+    manifest = StateManifest.from_json(last.state)
     with _started(str(checkpoint / "state"), backend) as (client, pid):
         groups = frozenset(range(manifest.groups))
         client.begin(Ticket(1, manifest.batch_id + 1, 1), manifest, groups, None)

@@ -42,6 +42,10 @@ class DurationError(TidegateError, ValueError):
     """A text that is not a duration. Operator action: write it like '4 seconds' or '250 ms'."""
 
 
+class SizeError(TidegateError, ValueError):
+    """A text that is not a size. Operator action: write it like '512m', '2 GiB' or '200 MB'."""
+
+
 class ConfigError(TidegateError, ValueError):
     """A configuration key or value that cannot be used. Operator action: see `tidegate config`."""
 

@@ -1,13 +1,13 @@
-"""Durations as people write them."""
+"""Durations and sizes as people write them."""
 
 from __future__ import annotations
 
 import re
 from datetime import timedelta
 
-from tidegate.errors import DurationError
+from tidegate.errors import DurationError, SizeError
 
-_UNITS = {
+_SECONDS = {
     "ms": 0.001,
     "millisecond": 0.001,
     "milliseconds": 0.001,
@@ -26,7 +26,15 @@ _UNITS = {
     "day": 86400.0,
     "days": 86400.0,
 }
-_PATTERN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_BYTES: dict[str, int] = {
+    "": 1,
+    "b": 1,
+    **{unit: 1024**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 
 def seconds(text: str | timedelta) -> float:
@@ -40,7 +48,22 @@ def seconds(text: str | timedelta) -> float:
     """
     if isinstance(text, timedelta):
         return text.total_seconds()
-    match = _PATTERN.fullmatch(text)
-    if match is None or match[2].lower() not in _UNITS:
+    match = _DURATION.fullmatch(text)
+    if match is None or match[2].lower() not in _SECONDS:
         raise DurationError(f"{text!r} is not a duration; write it like '4 seconds' or '250 ms'")
-    return round(float(match[1]) * _UNITS[match[2].lower()], 6)
+    return round(float(match[1]) * _SECONDS[match[2].lower()], 6)
+
+
+def size(text: str) -> int:
+    """A size in bytes. A letter alone counts in 1024s, as in Java and Spark, and so does KiB; KB in 1000s.
+
+    >>> size("512"), size("100m"), size("2 GiB"), size("200 MB")
+    (512, 104857600, 2147483648, 200000000)
+    >>> size("2 gallons")
+    Traceback (most recent call last):
+    tidegate.errors.SizeError: '2 gallons' is not a size; write it like '512m', '2 GiB' or '200 MB'
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].lower() not in _BYTES:
+        raise SizeError(f"{text!r} is not a size; write it like '512m', '2 GiB' or '200 MB'")
+    return round(float(match[1]) * _BYTES[match[2].lower()])

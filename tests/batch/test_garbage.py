@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from tidegate.batch.garbage import Garbage
 from tidegate.ledger.ledger import Ledger
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.storage import Local
 
 RETENTION = 3
@@ -21,7 +21,7 @@ def collected(folder: Path, named: list[set[str]], routes: list[int]) -> set[str
     garbage = Garbage(ledger, Local(folder / "log"), RETENTION)
     for batch_id, (names, route) in enumerate(zip(named, routes, strict=True)):
         runs = tuple(RunRef(name, 0, frozenset({0}), 1, 1) for name in sorted(names))
-        garbage.collect(Manifest(batch_id, 1, None, (), runs), route)
+        garbage.collect(StateManifest(batch_id, 1, None, (), runs), route)
     return set(Local(folder / "log").names())
 
 

@@ -1,4 +1,4 @@
-"""The batch protocol and a node's standing, one decision at a time."""
+"""The batch protocol and a node's fence, one decision at a time."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ from tidegate.batch.protocol import (
     Start,
     Written,
 )
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError
-from tidegate.state.node.fence import Standing, Ticket
+from tidegate.state.node.fence import Fence
 
 PARTS = {0: frozenset({("sum-1", 0)}), 1: frozenset({("sum-1", 0), ("sum-1", 1)})}
 FIRST, SECOND = Ticket(4, 7, 1), Ticket(4, 7, 2)
@@ -171,46 +172,46 @@ def test_the_story_is_kept() -> None:
     assert protocol.story == [*BEGUN, Failed(SECOND, "of no attempt")]
 
 
-# --- standing ------------------------------------------------------------------------------------------
+# --- fence ------------------------------------------------------------------------------------------
 
 
 def test_an_older_generation_is_refused_for_good() -> None:
-    standing = Standing().begin(FIRST)
+    fence = Fence().begin(FIRST)
     old = Ticket(3, 8, 1)
     for request in (
-        standing.begin,
-        standing.read,
-        standing.stage,
-        standing.prepare,
-        standing.commit,
-        standing.abort,
+        fence.begin,
+        fence.read,
+        fence.stage,
+        fence.prepare,
+        fence.commit,
+        fence.abort,
     ):
         with pytest.raises(FencedError, match="generation 4 has taken over"):
             request(old)
 
 
 def test_a_straggler_of_an_earlier_attempt_is_refused() -> None:
-    standing = Standing().begin(SECOND)
-    for request in (standing.begin, standing.read, standing.stage, standing.prepare, standing.commit):
+    fence = Fence().begin(SECOND)
+    for request in (fence.begin, fence.read, fence.stage, fence.prepare, fence.commit):
         with pytest.raises(StaleError):
             request(FIRST)
-    assert standing.abort(FIRST) == standing
+    assert fence.abort(FIRST) == fence
 
 
 def test_nothing_is_read_or_staged_after_prepare() -> None:
-    standing = Standing().begin(FIRST).prepare(FIRST)
-    for request in (standing.read, standing.stage):
+    fence = Fence().begin(FIRST).prepare(FIRST)
+    for request in (fence.read, fence.stage):
         with pytest.raises(StaleError, match="prepared"):
             request(FIRST)
 
 
 def test_commit_needs_prepare() -> None:
     with pytest.raises(StaleError, match="open"):
-        Standing().begin(FIRST).commit(FIRST)
+        Fence().begin(FIRST).commit(FIRST)
 
 
 def test_repetitions_change_nothing() -> None:
-    prepared = Standing().begin(FIRST).prepare(FIRST)
+    prepared = Fence().begin(FIRST).prepare(FIRST)
     assert prepared.begin(FIRST) is prepared
     assert prepared.prepare(FIRST) is prepared
     committed = prepared.commit(FIRST)
@@ -219,13 +220,13 @@ def test_repetitions_change_nothing() -> None:
 
 
 def test_a_node_that_missed_its_commit_begins_the_next_batch() -> None:
-    prepared = Standing().begin(FIRST).prepare(FIRST)
-    assert prepared.begin(Ticket(4, 8, 1)) == Standing(Ticket(4, 8, 1), "open")
+    prepared = Fence().begin(FIRST).prepare(FIRST)
+    assert prepared.begin(Ticket(4, 8, 1)) == Fence(Ticket(4, 8, 1), "open")
 
 
 def test_a_new_driver_may_begin_an_earlier_batch() -> None:
     """The one before had begun it in vain."""
-    assert Standing().begin(FIRST).begin(Ticket(5, 6, 1)).ticket == Ticket(5, 6, 1)
+    assert Fence().begin(FIRST).begin(Ticket(5, 6, 1)).ticket == Ticket(5, 6, 1)
 
 
 def test_the_machine_needs_no_spark() -> None:

@@ -21,7 +21,7 @@ from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.run.inspection import Inspection
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Remote
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import NEVER, StateTable
@@ -111,7 +111,7 @@ def merged(tmp_path: Path) -> Path:
     ledger = Ledger(folder / "ledger")
     ledger.take_over()
     shard = Shard(Local(folder / "state"), name="g1-node", scratch=tmp_path / "scratch")
-    shard.begin(Manifest(-1, 4, None, (table,)), everything)
+    shard.begin(StateManifest(-1, 4, None, (table,)), everything)
     hashes = pa.array([number << 58 for number in range(64)], pa.uint64())
     for batch_id in range(12):
         columns = [hashes, [NEVER] * 64, [False] * 64, range(64), [batch_id] * 64]
@@ -119,7 +119,7 @@ def merged(tmp_path: Path) -> Path:
             [pa.array(c, f.type) for c, f in zip(columns, table.written, strict=True)], table.written
         )
         runs = shard.prepare(batch_id, "1", {"t": writes}, None).runs
-        manifest = Manifest(batch_id, 4, None, (table,), runs)
+        manifest = StateManifest(batch_id, 4, None, (table,), runs)
         ledger.append(Entry(batch_id, 1, {}, {}, {}, state=manifest.to_json()))
         shard.commit(batch_id, None)
         while shard.merge():

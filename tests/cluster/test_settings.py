@@ -9,7 +9,7 @@ import pytest
 from tidegate.cluster import open_cluster
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.standalone import Standalone
-from tidegate.config.settings import Cluster as ClusterSettings
+from tidegate.config.settings import ClusterSettings
 from tidegate.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:

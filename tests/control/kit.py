@@ -20,17 +20,9 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from tidegate.control.controls import NodeLine, Status
 from tidegate.errors import ControlError
-from tidegate.rescale.model import (
-    Ask,
-    Latency,
-    Moved,
-    MoveLine,
-    NodeLine,
-    PlanView,
-    Rescale,
-    Status,
-)
+from tidegate.rescale.model import Ask, Latency, Moved, MoveLine, PlanView, Rescale
 
 GROUPS = 16
 GROUP_BYTES = 1_000_000

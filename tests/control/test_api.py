@@ -15,8 +15,9 @@ import pytest
 
 from tests.control.kit import Toy, call, ticking
 from tidegate.control.api import PlanBody, RebalanceBody, ScaleBody
+from tidegate.control.controls import Status
 from tidegate.control.server import ControlServer
-from tidegate.rescale.model import Ask, Status
+from tidegate.rescale.model import Ask
 
 ROUTES = [
     ("GET", "/status", None),

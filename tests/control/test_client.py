@@ -15,9 +15,10 @@ import pytest
 
 from tests.control.kit import Toy
 from tidegate.control.client import ControlClient
+from tidegate.control.controls import Controls
 from tidegate.control.server import ControlServer
 from tidegate.errors import ControlError
-from tidegate.rescale.model import Ask, Controls
+from tidegate.rescale.model import Ask
 
 
 @pytest.fixture

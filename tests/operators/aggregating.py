@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.operators.arranging import Hash, Row, spread
+from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
 from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
@@ -24,7 +25,7 @@ from tidegate.operators.kit.grouping import PANE, ROWS, START, TIME
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import PART, Partial
 from tidegate.operators.kit.sketches import LG_K, Distinct, Quantile
-from tidegate.operators.operator import Operator, Time
+from tidegate.operators.operator import Operator
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import step as steps

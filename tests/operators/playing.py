@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from tests.operators.arranging import Batch, Row
+from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
 from tidegate.operators.kit.sides import Sides
-from tidegate.operators.operator import Operator, Time
+from tidegate.operators.operator import Operator
 from tidegate.state.table.keys import hash_column
 from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of

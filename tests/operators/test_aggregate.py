@@ -17,8 +17,8 @@ from pyspark.sql import types as T
 
 from tests.operators.aggregating import Run, assert_close, crowded, operator, plain, rank, replays
 from tests.operators.arranging import Row, spread
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.operator import Time
 from tidegate.pipeline import agg
 from tidegate.pipeline.window import session, tumbling
 

@@ -15,12 +15,13 @@ from pyspark.sql import types as T
 
 from tests.operators.aggregating import Run, arrange, assert_close, operator, stamp
 from tests.operators.arranging import Row
+from tidegate.batch.time import Time
 from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.windows import late
-from tidegate.operators.operator import Operator, Result, Time
+from tidegate.operators.operator import Operator, Result
 from tidegate.pipeline import agg
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
-from tidegate.spark.partial_aggregate import partially
+from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _frame(spark: SparkSession, rows: list[Row]) -> DataFrame:
 
 
 def _arranged(op: Operator, frame: DataFrame) -> pa.Table:
-    table = op.arrange(op.narrow(frame), partially).toArrow()
+    table = op.arrange(op.narrow(frame), within_partitions).toArrow()
     hashes = pa.array(table["_hash"].to_numpy().view(np.uint64))
     return table.set_column(table.column_names.index("_hash"), "_hash", hashes)
 
@@ -183,7 +184,7 @@ def test_partials_in_sql_are_those_that_the_other_tests_use(
 @pytest.mark.parametrize("window", [None, Tumbling(4), Sliding(6, 2), Session(1)])
 def test_partitions_are_aggregated_without_a_shuffle(spark: SparkSession, window: Window | None) -> None:
     op = operator(_COLUMNS, ["k"], {"n": agg.count(), "s_last": agg.last("s")}, window)
-    frame = op.arrange(op.narrow(_frame(spark, _rows(50))), partially)
+    frame = op.arrange(op.narrow(_frame(spark, _rows(50))), within_partitions)
     assert frame.rdd.getNumPartitions() == 3
     plan: Any = frame._jdf
     assert "Exchange" not in plan.queryExecution().executedPlan().toString()

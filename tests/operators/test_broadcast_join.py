@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread, tie
 from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, readable
 from tests.operators.strategies import hashes, input_of, keyed, runs
+from tidegate.batch.time import Time
 from tidegate.errors import Where
 from tidegate.operators import broadcast_join
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE
-from tidegate.operators.operator import SIDE, Time
+from tidegate.operators.operator import SIDE
 from tidegate.pipeline import step as steps
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import HASH

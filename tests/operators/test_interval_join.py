@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.operators.arranging import Batch, Hash, Row, arranged, given_input, sent, spread
 from tests.operators.playing import Run, bag, kept, key_of, orders, pair, play, readable
 from tests.operators.strategies import hashes, input_of, keyed, runs
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
 from tidegate.operators.kit.input import Input
-from tidegate.operators.operator import Time
 from tidegate.pipeline import step as steps
 from tidegate.testing.states import MemoryState
 

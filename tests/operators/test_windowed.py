@@ -13,8 +13,8 @@ from pyspark.sql import types as T
 
 from tests.operators.aggregating import Batches, Run, crowded, in_grace, keyed, operator, replays, stamp
 from tests.operators.arranging import Row, spread
+from tidegate.batch.time import Time
 from tidegate.operators.kit.windows import event_time_of
-from tidegate.operators.operator import Time
 from tidegate.pipeline import agg
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.rescale.history import STRETCH, Batch, History
-from tidegate.rescale.model import Ask, Latency, Moved, Phase, Rescale
+from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase
 
 
 def batch(number: int, at: float, latency: float = 1.0) -> Batch:
@@ -88,7 +88,7 @@ def test_latency_before_during_and_after() -> None:
 
 
 @pytest.mark.parametrize("phase", ["failed", "replaced"])
-def test_one_that_did_not_come_to_its_end_is_over(phase: Phase) -> None:
+def test_one_that_did_not_come_to_its_end_is_over(phase: RescalePhase) -> None:
     history = steady()
     asked(history, 104.5)
     history.ended(1, phase, "why")

@@ -21,6 +21,7 @@ from tidegate.batch.protocol import (
     Prepared,
     Publish,
 )
+from tidegate.batch.ticket import Ticket
 from tidegate.cli.sim import app
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import Durable, Entry
@@ -29,8 +30,8 @@ from tidegate.sim.node import Node
 from tidegate.sim.protocol import simulate, simulate_all, simulate_many
 from tidegate.sim.weather import STORM
 from tidegate.sim.world import Cast
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Standing, Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
+from tidegate.state.node.fence import Fence
 
 SEEDS = 500
 CHUNK = 25
@@ -100,7 +101,7 @@ class BlindToGenerations(Node):
     """Takes requests of drivers that were replaced."""
 
     def handle(self, call: Call) -> object:
-        return _taken_for(self, call, replace(call.ticket, generation=self.standing.ticket.generation))
+        return _taken_for(self, call, replace(call.ticket, generation=self.fence.ticket.generation))
 
 
 def _taken_for(node: Node, call: Call, ticket: Ticket) -> object:
@@ -117,8 +118,8 @@ def _taken_for(node: Node, call: Call, ticket: Ticket) -> object:
 class BeginsForAnyGeneration(Node):
     """Lets a driver that was replaced begin."""
 
-    class Lenient(Standing):
-        def begin(self, ticket: Ticket) -> Standing:
+    class Lenient(Fence):
+        def begin(self, ticket: Ticket) -> Fence:
             return type(self)(ticket, "open")
 
     standing_type = Lenient
@@ -128,7 +129,7 @@ class BlindToAttempts(Node):
     """Takes what a straggler of an earlier attempt stages."""
 
     def handle(self, call: Call) -> object:
-        own = self.standing.ticket
+        own = self.fence.ticket
         if call.action not in ("get", "stage") or call.ticket.batch_id != own.batch_id:
             return super().handle(call)
         return _taken_for(self, call, replace(call.ticket, attempt=own.attempt))
@@ -144,7 +145,7 @@ class KeepsStaged(Node):
 class TrustsItself(Node):
     """Does not read the manifest when it takes itself to be at the batch before."""
 
-    def conform(self, manifest: Manifest) -> None:
+    def conform(self, manifest: StateManifest) -> None:
         if self.at != manifest.batch_id or not self.runs:
             super().conform(manifest)
 
@@ -180,8 +181,8 @@ class MergesAnything(Node):
 class KeepsMergesForever(Node):
     """Brings runs of an older generation into the manifest, which a newer one collects."""
 
-    def conform(self, manifest: Manifest) -> None:
-        self.merges = [replace(merge, generation=self.standing.ticket.generation) for merge in self.merges]
+    def conform(self, manifest: StateManifest) -> None:
+        self.merges = [replace(merge, generation=self.fence.ticket.generation) for merge in self.merges]
         super().conform(manifest)
 
 

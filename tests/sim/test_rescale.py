@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.cli.sim import app
 from tidegate.rescale.migration import (
     Committed,
@@ -35,8 +36,7 @@ from tidegate.sim.rescaler import Rescaler
 from tidegate.sim.weather import SURGE
 from tidegate.sim.workload import State
 from tidegate.sim.world import Cast
-from tidegate.state.log.manifest import Manifest
-from tidegate.state.node.fence import Part, Ticket
+from tidegate.state.log.manifest import StateManifest
 
 SEEDS = 500
 CHUNK = 25
@@ -213,7 +213,7 @@ class HidesWhatIsLeft(Mover):
 class MissesItsCommit(Mover):
     """Knows nothing of a batch whose commit did not get through."""
 
-    def _stand(self, groups: frozenset[int], manifest: Manifest, origins: Mapping[int, Mover]) -> None:
+    def _stand(self, groups: frozenset[int], manifest: StateManifest, origins: Mapping[int, Mover]) -> None:
         self.pending = None
         super()._stand(groups, manifest, origins)
 
@@ -254,7 +254,7 @@ class ReleasesAtTheSwitch(Rescaler):
 class TellsNoLoser(Rescaler):
     """Does not begin the batch on nodes that lose all they had."""
 
-    def expected(self) -> dict[int, frozenset[Part]]:
+    def expected(self) -> dict[int, frozenset[StagedPart]]:
         return {name: parts for name, parts in super().expected().items() if name in self._route.nodes}
 
 

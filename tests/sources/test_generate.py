@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from tidegate.cli.generate import app, parse_size
-from tidegate.errors import ConfigError, PipelineError
+from tidegate import units
+from tidegate.cli.generate import app
+from tidegate.errors import ConfigError, PipelineError, SizeError
 from tidegate.sources import Sensors
 from tidegate.sources._recording import FIRST_MICROS
 
@@ -97,5 +98,5 @@ def test_rows_and_size_exclude_each_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "much", "5 parsecs", "-1 MB", "5 ib"])
 def test_a_bad_size_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="write it like"):
-        parse_size(text)
+    with pytest.raises(SizeError, match="write it like"):
+        units.size(text)

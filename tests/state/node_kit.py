@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tidegate.batch.ticket import Ticket
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.log.manifest import Manifest
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import group_of
 from tidegate.state.table.table import NEVER, StateTable
 from tidegate.state.wire.client import NodeClient, PrepareAnswer
@@ -26,7 +26,7 @@ ALL = frozenset(range(COUNT))
 TABLE = StateTable("count-1", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 BUFFER = StateTable("join-1.left", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.string())]))
 TABLES = (TABLE, BUFFER)
-EMPTY = Manifest(-1, COUNT, None, TABLES)
+EMPTY = StateManifest(-1, COUNT, None, TABLES)
 
 _generations = itertools.count(1)
 
@@ -66,7 +66,7 @@ class Driver:
 
     node: NodeClient
     groups: frozenset[int] = ALL
-    base: Manifest = EMPTY
+    base: StateManifest = EMPTY
     generation: int = field(default_factory=lambda: next(_generations))
 
     def ticket(self, attempt: int = 0) -> Ticket:
@@ -80,7 +80,7 @@ class Driver:
     def finish(self, ticket: Ticket, watermark: int | None = None) -> PrepareAnswer:
         answer = self.node.prepare(ticket)
         self.node.commit(ticket, watermark)
-        self.base = Manifest(ticket.batch_id, COUNT, watermark, TABLES, answer.runs)
+        self.base = StateManifest(ticket.batch_id, COUNT, watermark, TABLES, answer.runs)
         return answer
 
     def batch(self, rows: Mapping[int, int], *, due: int = NEVER, watermark: int | None = None) -> Ticket:

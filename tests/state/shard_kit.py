@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import Groups
@@ -20,7 +20,7 @@ ALL = frozenset(range(COUNT))
 LEFT, RIGHT = frozenset(range(8)), frozenset(range(8, 16))
 TABLE = StateTable("counts", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 BUFFER = StateTable("events", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("v", pa.int64())]))
-EMPTY = Manifest(-1, COUNT, None, (TABLE, BUFFER))
+EMPTY = StateManifest(-1, COUNT, None, (TABLE, BUFFER))
 
 
 class Make(Protocol):
@@ -80,13 +80,13 @@ def values(found: pa.Table) -> dict[int, int]:
 class Driver:
     """Takes one shard from batch to batch."""
 
-    def __init__(self, shard: Shard, base: Manifest = EMPTY, groups: Groups = ALL) -> None:
+    def __init__(self, shard: Shard, base: StateManifest = EMPTY, groups: Groups = ALL) -> None:
         self.shard = shard
         self.base = base
         self.groups = groups
         shard.begin(base, groups)
 
-    def batch(self, writes: Mapping[str, pa.Table], watermark: int | None = None) -> Manifest:
+    def batch(self, writes: Mapping[str, pa.Table], watermark: int | None = None) -> StateManifest:
         number = self.base.batch_id + 1
         prepared = self.shard.prepare(number, "1", writes, watermark)
         self.shard.commit(number, watermark)

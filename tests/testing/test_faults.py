@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
+from tidegate import faults as hooks
 from tidegate.testing import faults
 from tidegate.testing.faults import Fault, InjectedError
 
 PROGRAM = """
 import sys, time
-from tidegate.testing import faults
+from tidegate import faults as hooks
 
-faults.enter(sys.argv[1])
+hooks.enter(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.readline()
-faults.reach(sys.argv[2], 3)
+hooks.reach(sys.argv[2], 3)
 print("past", flush=True)
 sys.stdin.readline()
 """
@@ -62,25 +63,25 @@ def tell(process: subprocess.Popen[str]) -> None:
 def test_an_error_strikes_once_in_its_batch(tmp_path: Path) -> None:
     plan = [Fault("driver.begin", "error", batch_id=3)]
     with faults.planned(tmp_path, plan):
-        faults.reach("driver.begin", 2)
-        faults.reach("driver.begun", 3)
+        hooks.reach("driver.begin", 2)
+        hooks.reach("driver.begun", 3)
         assert faults.struck(tmp_path) == set()
         with pytest.raises(InjectedError, match=r"driver\.begin in batch 3"):
-            faults.reach("driver.begin", 3)
-        faults.reach("driver.begin", 3)
+            hooks.reach("driver.begin", 3)
+        hooks.reach("driver.begin", 3)
     assert faults.struck(tmp_path) == {plan[0].name}
 
 
 def test_without_a_batch_the_first_one_is_struck(tmp_path: Path) -> None:
     with faults.planned(tmp_path, [Fault("driver.begin", "error")]), pytest.raises(InjectedError):
-        faults.reach("driver.begin", 17)
+        hooks.reach("driver.begin", 17)
 
 
 def test_nothing_strikes_after_the_plan(tmp_path: Path) -> None:
     with faults.planned(tmp_path, [Fault("driver.begin", "error")]):
         pass
-    faults.reach("driver.begin", 1)
-    assert faults.place() is None
+    hooks.reach("driver.begin", 1)
+    assert hooks.place() is None
     assert faults.struck(tmp_path) == set()
 
 
@@ -89,9 +90,9 @@ def test_several_faults_at_one_point_strike_one_after_the_other(tmp_path: Path) 
     with faults.planned(tmp_path, plan):
         for expected in (1, 2):
             with pytest.raises(InjectedError):
-                faults.reach("driver.begin", 1)
+                hooks.reach("driver.begin", 1)
             assert len(faults.struck(tmp_path)) == expected
-        faults.reach("driver.begin", 1)
+        hooks.reach("driver.begin", 1)
 
 
 def test_a_point_that_does_not_exist_is_refused() -> None:
@@ -104,9 +105,9 @@ def test_a_hang_ends_when_its_time_is_over_or_it_is_released(tmp_path: Path) -> 
     long = Fault("driver.begun", "hang", seconds=600)
     with faults.planned(tmp_path, [short, long]):
         began = time.monotonic()
-        faults.reach("driver.begin", 1)
+        hooks.reach("driver.begin", 1)
         assert time.monotonic() - began >= 0.05
-        held = threading.Thread(target=faults.reach, args=("driver.begun", 1))
+        held = threading.Thread(target=hooks.reach, args=("driver.begun", 1))
         held.start()
         while not faults.struck(tmp_path) >= {long.name}:
             time.sleep(0.01)
@@ -119,11 +120,11 @@ def test_a_hang_ends_when_its_time_is_over_or_it_is_released(tmp_path: Path) -> 
 def test_a_plan_is_taken_over_and_given_up(tmp_path: Path) -> None:
     """As a task does, whose process was started for another run."""
     place = faults.environment(tmp_path, [Fault("task.begin", "error")])
-    faults.adopt(next(iter(place.values())))
+    hooks.adopt(next(iter(place.values())))
     with pytest.raises(InjectedError):
-        faults.reach("task.begin", 0)
-    faults.adopt(None)
-    assert faults.place() is None
+        hooks.reach("task.begin", 0)
+    hooks.adopt(None)
+    assert hooks.place() is None
 
 
 def test_a_crash_takes_the_process_that_reaches_the_point(tmp_path: Path) -> None:
@@ -169,6 +170,6 @@ def test_a_process_that_got_the_number_of_a_victim_is_left_alone(tmp_path: Path)
     with process(tmp_path, plan, "node", "node.get") as stranger:
         (tmp_path / f"node-{stranger.pid}.pid").write_text("1")
         with faults.planned(tmp_path, plan):
-            faults.reach("driver.begun", 0)
+            hooks.reach("driver.begun", 0)
         tell(stranger)
         assert told(stranger) == "past"

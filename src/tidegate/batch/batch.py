@@ -16,23 +16,23 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidegate import faults
 from tidegate.batch import protocol
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Outcome
 from tidegate.batch.protocol import BatchProtocol, Event, Instruction
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
 from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
 from tidegate.ledger.ledger import Entry, Ledger
-from tidegate.operators.operator import Time
 from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 from tidegate.sources.source import Seen
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import reason
 from tidegate.state.fleet.nodes import Arrived, Kept, Nodes
-from tidegate.state.log.manifest import Manifest
-from tidegate.state.node.fence import Ticket
-from tidegate.testing import faults
+from tidegate.state.log.manifest import StateManifest
 from tidegate.translation.translation import Translation, seen
 
 log = logging.getLogger(__name__)
@@ -168,7 +168,7 @@ class _Batch:
                     events.extend(map(self._do, instructions))
 
     @property
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> StateManifest | None:
         """What the state consists of after the batch; None without state."""
         return self._kept.manifest if self._kept else None
 

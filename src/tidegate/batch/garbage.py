@@ -8,7 +8,7 @@ from collections import deque
 from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.fleet.nodes import generation_of
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Garbage:
     def recover(self) -> None:
         """At start: take up what the ledger names, and delete what it does not."""
         states = [entry.state for entry in self._ledger.entries() if entry.state]
-        manifests = [Manifest.from_json(state) for state in states[: self._retention]]
+        manifests = [StateManifest.from_json(state) for state in states[: self._retention]]
         self._named.extend(frozenset(run.name for run in m.runs) for m in reversed(manifests))
         if self._storage is None:
             return
@@ -46,7 +46,7 @@ class Garbage:
             if name not in needed and wrote is not None and wrote < self._ledger.generation:
                 self._delete(name)
 
-    def collect(self, manifest: Manifest | None, route: int = 0) -> None:
+    def collect(self, manifest: StateManifest | None, route: int = 0) -> None:
         """After a batch on this version of the route is through. What cannot be deleted costs space, nothing
         else."""
         try:

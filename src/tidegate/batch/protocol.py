@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tidegate.state.node.fence import Part, Ticket
+from tidegate.batch.ticket import StagedPart, Ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Written:
 class Prepared:
     ticket: Ticket
     node: int
-    staged: frozenset[Part]
+    staged: frozenset[StagedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class GiveUp:
 
 
 Instruction: TypeAlias = Begin | RunJob | Prepare | Append | Commit | Publish | Heal | GiveUp
-Phase: TypeAlias = Literal[
+NodePhase: TypeAlias = Literal[
     "new", "beginning", "running", "preparing", "appending", "finishing", "healing", "done", "failed"
 ]
 
@@ -139,13 +139,13 @@ Phase: TypeAlias = Literal[
 class BatchProtocol:
     """One batch on its way. `expected` says what each node must have got before the batch can commit."""
 
-    def __init__(self, *, generation: int, expected: Mapping[int, frozenset[Part]], tries: int) -> None:
+    def __init__(self, *, generation: int, expected: Mapping[int, frozenset[StagedPart]], tries: int) -> None:
         self._generation = generation
         self._expected = dict(expected)
         self._tries = tries
         self._waiting: set[int] = set()
         self._published = False
-        self.phase: Phase = "new"
+        self.phase: NodePhase = "new"
         self.ticket = Ticket(generation, -1)
         """That of the current attempt."""
         self.story: list[Event] = []
@@ -192,7 +192,7 @@ class BatchProtocol:
         return self._ask("beginning", Begin) or self._run()
 
     def _ask(
-        self, phase: Phase, instruction: type[Begin] | type[Prepare] | type[Commit]
+        self, phase: NodePhase, instruction: type[Begin] | type[Prepare] | type[Commit]
     ) -> list[Instruction]:
         """Turn to every node; empty when there is none."""
         self.phase = phase
@@ -202,7 +202,7 @@ class BatchProtocol:
     def _run(self) -> list[Instruction]:
         return self._next("running", RunJob(self.ticket))
 
-    def _next(self, phase: Phase, instruction: Instruction) -> list[Instruction]:
+    def _next(self, phase: NodePhase, instruction: Instruction) -> list[Instruction]:
         self.phase = phase
         return [instruction]
 

@@ -8,25 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.errors import SizeError
 from tidegate.rescale.model import STRATEGIES, Strategy
+from tidegate.units import size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
-
-def size(text: str) -> int:
-    """Bytes, as a number or with k, m, g or t for the powers of a thousand.
-
-    >>> size("512"), size("100m"), size("2G")
-    (512, 100000000, 2000000000)
-    """
-    unit = _UNITS.get(text[-1:].lower())
-    digits = text if unit is None else text[:-1]
-    if not (digits.isascii() and digits.isdigit() and int(digits)):
-        raise typer.BadParameter(f"{text!r} is no size; write it like 512k, 100m or 2g")
-    return int(digits) * (unit or 1)
+def _size(text: str) -> int:
+    try:
+        found = size(text)
+    except SizeError as error:
+        raise typer.BadParameter(str(error)) from error
+    if not found:
+        raise typer.BadParameter(f"{text!r} is not a size that state could have")
+    return found
 
 
 def strategy(text: str) -> Strategy:
@@ -53,7 +50,7 @@ StepOption = Annotated[
 ]
 BytesOption = Annotated[
     int | None,
-    typer.Option("--bytes", metavar="SIZE", parser=size, help="Move at most so much state, like 100m."),
+    typer.Option("--bytes", metavar="SIZE", parser=_size, help="Move at most so much state, like 100m."),
 ]
 NoWaitOption = Annotated[
     bool, typer.Option("--no-wait", help="Return at once; `tidegate history` shows how it went.")

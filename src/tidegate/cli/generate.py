@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate import units
 from tidegate.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,17 +29,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_UNITS = {
-    "": 1,
-    "k": 10**3,
-    "m": 10**6,
-    "g": 10**9,
-    "t": 10**12,
-    "ki": 2**10,
-    "mi": 2**20,
-    "gi": 2**30,
-    "ti": 2**40,
-}
 _SECONDS_BETWEEN_LINES = 2.0
 _DEFAULT_ROWS = 100_000
 
@@ -117,18 +106,6 @@ def sensors(
     _write(write, out, _volume(rows, size, files))
 
 
-def parse_size(text: str) -> int:
-    """Bytes: powers of 1000, or of 1024 with an i.
-
-    >>> parse_size("200 MB"), parse_size("1.5k"), parse_size("2 GiB")
-    (200000000, 1500, 2147483648)
-    """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
-    if match is None or match[2].lower() not in _UNITS:
-        raise ConfigError(f"{text!r} is not a size; write it like '200 MB' or '1.5 GiB'")
-    return round(float(match[1]) * _UNITS[match[2].lower()])
-
-
 def _volume(rows: int | None, size: str | None, files: int) -> Volume:
     from tidegate.sources._folder import Volume
 
@@ -136,7 +113,7 @@ def _volume(rows: int | None, size: str | None, files: int) -> Volume:
         rows = _DEFAULT_ROWS
     if rows is not None and size is not None:
         raise ConfigError("--rows and --size exclude each other; give one of them")
-    return Volume(rows=rows, size=None if size is None else parse_size(size), files=files)
+    return Volume(rows=rows, size=None if size is None else units.size(size), files=files)
 
 
 def _write(write: Callable[..., Written], out: Path, volume: Volume) -> None:

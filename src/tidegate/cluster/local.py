@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
 from tidegate.cluster.warming import Warming
-from tidegate.cluster.workers import Seat, moves
+from tidegate.cluster.workers import WorkerState, changes
 from tidegate.errors import ClusterError
 from tidegate.spark.executors import Allocation
 
@@ -198,7 +198,7 @@ class LocalCluster(Cluster):
 
     def _tend(self) -> None:
         """One look at the workers, and what follows from it."""
-        todo = moves(self._target, self._seats())
+        todo = changes(self._target, self._worker_states())
         now = time.monotonic()
         for worker in self._workers:
             if worker.name in todo.leave:
@@ -217,7 +217,7 @@ class LocalCluster(Cluster):
                 self._start_worker()
             self._resume = now + _PAUSE
 
-    def _seats(self) -> list[Seat]:
+    def _worker_states(self) -> list[WorkerState]:
         none: frozenset[str] = frozenset()
         launched, live, seen = dict.fromkeys((worker.name for worker in self._workers), none), none, none
         goes = any(worker.leaving_since is not None for worker in self._workers)
@@ -229,7 +229,7 @@ class LocalCluster(Cluster):
             seen = self._allocation.seen()
         now = time.monotonic()
         return [
-            Seat(
+            WorkerState(
                 name=worker.name,
                 alive=worker.daemon.alive,
                 left=None if worker.leaving_since is None else now - worker.leaving_since,

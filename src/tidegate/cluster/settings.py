@@ -5,11 +5,11 @@ from __future__ import annotations
 from tidegate.cluster.local import InProcess, LocalCluster
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.standalone import Standalone
-from tidegate.config.settings import Cluster as Settings
+from tidegate.config.settings import ClusterSettings
 from tidegate.errors import ConfigError
 
 
-def open_cluster(settings: Settings, *, master: str = "local[*]") -> Cluster:
+def open_cluster(settings: ClusterSettings, *, master: str = "local[*]") -> Cluster:
     """The cluster that these settings ask for; `master` is `spark.master`."""
     if settings.provider == "auto" and not settings.workers:
         if master.startswith("spark://"):

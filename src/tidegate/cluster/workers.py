@@ -12,7 +12,7 @@ PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class WorkerState:
     """A worker with room for one executor."""
 
     name: str
@@ -28,8 +28,8 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class Moves:
-    """What has to be done to have the right number of seats."""
+class WorkerChanges:
+    """What has to be done to have the right number of workers."""
 
     start: int
     """So many new ones."""
@@ -38,27 +38,27 @@ class Moves:
     send_away: tuple[str, ...]
     """Executors that are to finish their tasks and go."""
     end: tuple[str, ...]
-    """Seats that nothing runs on, or that are dead."""
+    """Workers that nothing runs on, or that are dead."""
 
 
-def moves(target: int, seats: Sequence[Seat]) -> Moves:
-    """The next moves towards `target` seats, where `seats` are in the order in which they were started.
+def changes(target: int, workers: Sequence[WorkerState]) -> WorkerChanges:
+    """The next moves towards `target` workers, where `workers` are in the order in which they were started.
 
-    The youngest leave first. A seat that leaves is ended when its executor is gone, and does not come back.
+    The youngest leave first. A worker that leaves is ended when its executor is gone, and does not come back.
     """
-    staying = [seat for seat in seats if seat.alive and seat.left is None]
+    staying = [worker for worker in workers if worker.alive and worker.left is None]
     surplus = staying[target:]
-    leaving = [seat for seat in seats if seat.alive and seat.left is not None]
-    return Moves(
+    leaving = [worker for worker in workers if worker.alive and worker.left is not None]
+    return WorkerChanges(
         start=max(0, target - len(staying)),
-        leave=tuple(seat.name for seat in surplus),
-        send_away=tuple(sorted(id for seat in (*leaving, *surplus) for id in seat.live)),
-        end=tuple(seat.name for seat in seats if not seat.alive or _is_empty(seat)),
+        leave=tuple(worker.name for worker in surplus),
+        send_away=tuple(sorted(id for worker in (*leaving, *surplus) for id in worker.live)),
+        end=tuple(worker.name for worker in workers if not worker.alive or _is_empty(worker)),
     )
 
 
-def _is_empty(seat: Seat) -> bool:
+def _is_empty(worker: WorkerState) -> bool:
     """Whether it leaves, and nothing runs on it or is about to."""
-    if seat.left is None or seat.live or seat.left < SETTLING:
+    if worker.left is None or worker.live or worker.left < SETTLING:
         return False
-    return seat.launched <= seat.seen or seat.left >= PATIENCE
+    return worker.launched <= worker.seen or worker.left >= PATIENCE

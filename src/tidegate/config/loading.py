@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, Admission, Config, Key
+from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, AdmissionSettings, Config, Key
 from tidegate.errors import ConfigError
 
 ENV_FILE = "TIDEGATE_CONFIG"
@@ -73,12 +73,14 @@ class _Loading:
 
     def settle_rows(self) -> None:
         """Relate the three row limits; only values that someone set can contradict each other."""
-        built_in = Admission()
+        built_in = AdmissionSettings()
         low, first, high = (
             self.values.get(f"admission.{name}", getattr(built_in, name))
             for name in ("min_rows", "initial_rows", "max_rows")
         )
-        named = {name: self.origins.get(f"admission.{name}", "default") for name in Admission.model_fields}
+        named = {
+            name: self.origins.get(f"admission.{name}", "default") for name in AdmissionSettings.model_fields
+        }
         if low > high:
             self.problems.append(
                 f"admission.min_rows ({named['min_rows']}): {low} is more than"

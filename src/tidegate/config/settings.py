@@ -72,7 +72,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Engine(Section):
+class EngineSettings(Section):
     """How batches run."""
 
     interval: Duration = "1 second"
@@ -97,7 +97,7 @@ class Engine(Section):
     """The folder from which a pipeline goes on; `{pipeline}` stands for its name."""
 
 
-class Admission(Section):
+class AdmissionSettings(Section):
     """How many rows a batch may take."""
 
     enabled: Switch = True
@@ -109,7 +109,7 @@ class Admission(Section):
     max_rows: Count = 50_000_000
 
 
-class State(Section):
+class StateSettings(Section):
     """Where keyed steps keep their state."""
 
     nodes: Count = 2
@@ -151,7 +151,7 @@ class State(Section):
     """What a node brings over in the background during one batch, at most."""
 
 
-class Control(Section):
+class ControlSettings(Section):
     """How a running pipeline is steered from outside."""
 
     enabled: Switch = True
@@ -159,7 +159,7 @@ class Control(Section):
     port: Annotated[int, Field(ge=0, le=65_535), Expects("a port, or 0 for any that is free")] = 0
 
 
-class Cluster(Section):
+class ClusterSettings(Section):
     """Where Spark's tasks run."""
 
     provider: Annotated[Literal["auto", "local", "standalone"], Expects("auto, local or standalone")] = "auto"
@@ -172,14 +172,14 @@ class Cluster(Section):
     """Of one executor."""
 
 
-class DeadLetters(Section):
+class DeadLettersSettings(Section):
     """Where records go that cannot be read."""
 
     path: Annotated[str | None, Field(min_length=1), Expects("a folder, or none")] = None
     """None puts them into `dead-letters` in the checkpoint."""
 
 
-class Spark(Section):
+class SparkSettings(Section):
     """The Spark session."""
 
     master: Annotated[str, Field(min_length=1), Expects("a Spark master like 'local[*]'")] = "local[*]"
@@ -188,7 +188,7 @@ class Spark(Section):
     """Spark's own settings, on top of Tidegate's; sources add to it entry by entry."""
 
 
-class View(Section):
+class ViewSettings(Section):
     """What is shown while a pipeline runs."""
 
     mode: Annotated[
@@ -207,14 +207,14 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    engine: Engine = Engine()
-    admission: Admission = Admission()
-    state: State = State()
-    control: Control = Control()
-    cluster: Cluster = Cluster()
-    dead_letters: DeadLetters = DeadLetters()
-    spark: Spark = Spark()
-    view: View = View()
+    engine: EngineSettings = EngineSettings()
+    admission: AdmissionSettings = AdmissionSettings()
+    state: StateSettings = StateSettings()
+    control: ControlSettings = ControlSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    dead_letters: DeadLettersSettings = DeadLettersSettings()
+    spark: SparkSettings = SparkSettings()
+    view: ViewSettings = ViewSettings()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -265,14 +265,14 @@ class Key:
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    "engine": Engine,
-    "admission": Admission,
-    "state": State,
-    "control": Control,
-    "cluster": Cluster,
-    "dead_letters": DeadLetters,
-    "spark": Spark,
-    "view": View,
+    "engine": EngineSettings,
+    "admission": AdmissionSettings,
+    "state": StateSettings,
+    "control": ControlSettings,
+    "cluster": ClusterSettings,
+    "dead_letters": DeadLettersSettings,
+    "spark": SparkSettings,
+    "view": ViewSettings,
 }
 
 

@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tidegate.control.controls import Controls, Status
 from tidegate.errors import TidegateError
-from tidegate.rescale.model import Ask, Controls, PlanView, Rescale, Status, Strategy
+from tidegate.rescale.model import Ask, PlanView, Rescale, Strategy
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def app(controls: Controls, token: str) -> FastAPI:
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    api.add_middleware(Door, token=token)
+    api.add_middleware(TokenMiddleware, token=token)
     _explain_errors(api)
     # The door has looked already; this is for the page, which gets a field for the token by it.
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
@@ -203,7 +204,7 @@ def app(controls: Controls, token: str) -> FastAPI:
     return api
 
 
-class Door:
+class TokenMiddleware:
     """Lets in who has the token, and sees to it that whatever goes wrong behind it ends in one line."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from tidegate.control.controls import Status
 from tidegate.control.server import FILE
 from tidegate.errors import ControlError
-from tidegate.rescale.model import Ask, PlanView, Rescale, Status
+from tidegate.rescale.model import Ask, PlanView, Rescale
 
 T = TypeVar("T")
 

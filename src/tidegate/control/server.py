@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
+from tidegate.control.controls import Controls
 from tidegate.errors import ControlError
-from tidegate.rescale.model import Controls
 
 if TYPE_CHECKING:
     import uvicorn

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidegate.batch.time import Time
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import Rows, numbered
 from tidegate.operators.kit.sides import TIE, TIME, Sides, joined, sides
 from tidegate.operators.kit.versions import History, Versions, versions
 from tidegate.operators.kit.waiting import WAITED, called, waiting_room
-from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
+from tidegate.operators.operator import SIDE, Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.state.table.keys import Hashes, distinct, hash_column
@@ -54,7 +55,7 @@ class BroadcastJoin(Operator):
     output: pa.Schema
     mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
         frame = self.sides.frame(rows, tie=True)

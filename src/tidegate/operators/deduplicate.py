@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import Rows, combined, sorted_by_key
 from tidegate.operators.kit.sides import TIE, TIME, Sides, sides
 from tidegate.operators.kit.spans import numbers, whole
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.state.table.keys import distinct, hash_column
@@ -47,7 +48,7 @@ class Deduplicate(Operator):
     output: pa.Schema
     mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
         frame = self.sides.frame(rows, tie=True)

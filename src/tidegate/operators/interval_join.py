@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import Rows, combined, expanded, numbered
 from tidegate.operators.kit.sides import TIME, Sides, joined, named_alike, padded, sides
 from tidegate.operators.kit.waiting import WAITED, called, come_in, waiting_room
-from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
+from tidegate.operators.operator import SIDE, Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.state.table.keys import distinct, hash_column
@@ -42,7 +43,7 @@ class IntervalJoin(Operator):
     output: pa.Schema
     mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
         known = F.lit(True)

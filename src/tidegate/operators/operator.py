@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from tidegate.batch.time import Time
 from tidegate.pipeline.step import Mode
 from tidegate.state.table.table import StateTable
 
@@ -20,19 +21,8 @@ if TYPE_CHECKING:
 
 SIDE, LEFT, RIGHT = "_side", "_left", "_right"
 
-Partially: TypeAlias = "Callable[[DataFrame], DataFrame]"
+WithinPartitions: TypeAlias = "Callable[[DataFrame], DataFrame]"
 """Lets a `groupBy` on the frame that it returns aggregate within each partition, without a shuffle."""
-
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """Event time in a batch, in microseconds; None until every source has been heard."""
-
-    closed: int | None
-    """The watermark of the batch before: what was due by then has been emitted. A row whose window ended
-    at or before it is late."""
-    watermark: int | None
-    """The watermark of this batch: what is due by then is emitted now."""
 
 
 class State(Protocol):
@@ -85,7 +75,7 @@ class Operator(ABC):
         return rows
 
     @abstractmethod
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         """The rows of a batch, narrowed, as they are shuffled: with a column `_hash` (bigint) that spreads
         them.
 

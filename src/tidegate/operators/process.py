@@ -12,13 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import numbered, sorted_by_key
 from tidegate.operators.kit.sides import TIE, TIME, Sides, arrow_schema, sides
 from tidegate.operators.kit.spans import numbers, whole
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode, Schema
 from tidegate.state.table.keys import Hashes, distinct, hash_column, same
@@ -58,7 +59,7 @@ class Process(Operator):
     output: pa.Schema
     mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         frame = self.sides.frame(rows, tie=True)
         return frame.withColumn(HASH, hashed(self.sides.keys.names))
 

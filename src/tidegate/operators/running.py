@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidegate.batch.time import Time
 from tidegate.operators.kit.grouping import Grouping, numbered, typed
 from tidegate.operators.kit.partials import PART, rank
 from tidegate.operators.kit.spans import Spans, ascending, whole
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.state.table import keys
 from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
 
@@ -32,8 +33,8 @@ class RunningAggregate(Operator):
     def narrow(self, rows: DataFrame) -> DataFrame:
         return self.grouping.narrow(rows)
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
-        partial = self.grouping.partial(rows, partially)
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
+        partial = self.grouping.partial(rows, within_partitions)
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

@@ -9,12 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import micros
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.pipeline.window import Session
 from tidegate.state.table import keys
 from tidegate.state.table.table import HASH, PROBE, StateTable
@@ -51,9 +52,9 @@ class SessionAggregate(Operator):
     def narrow(self, rows: DataFrame) -> DataFrame:
         return self.grouping.narrow(rows, **{TIME: self.event_time.micros()})
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         # Which rows make a session is known in the task alone; here, those of one moment become one.
-        partial = self.grouping.partial(rows, partially, TIME)
+        partial = self.grouping.partial(rows, within_partitions, TIME)
         return self.grouping.shuffled(partial, self.grouping.keys.names)
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
@@ -16,7 +17,7 @@ from tidegate.operators.kit.lists import apart, list_of, together
 from tidegate.operators.kit.pairs import Rows
 from tidegate.operators.kit.sides import TIE, Sides, sides
 from tidegate.operators.kit.spans import numbers, whole
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.state.table.keys import distinct, hash_column
@@ -45,7 +46,7 @@ class TopN(Operator):
     output: pa.Schema
     mode: Mode = "update"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
         frame = self.sides.frame(rows, tie=True).where(F.col(self.by).isNotNull())

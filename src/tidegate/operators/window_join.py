@@ -9,13 +9,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import pairs
 from tidegate.operators.kit.sides import TIME, Sides, joined, named_alike, padded, sides
 from tidegate.operators.kit.windows import lengths
-from tidegate.operators.operator import SIDE, Operator, Partially, Result, State, Time
+from tidegate.operators.operator import SIDE, Operator, Result, State, WithinPartitions
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
@@ -47,7 +48,7 @@ class WindowJoin(Operator):
     output: pa.Schema
     mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
         frame = self.sides.frame(rows)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.grouping import (
     END,
@@ -23,7 +24,7 @@ from tidegate.operators.kit.grouping import (
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import lengths, pane
-from tidegate.operators.operator import Operator, Partially, Result, State, Time
+from tidegate.operators.operator import Operator, Result, State, WithinPartitions
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
 from tidegate.state.table import keys
@@ -59,10 +60,10 @@ class WindowAggregate(Operator):
     def narrow(self, rows: DataFrame) -> DataFrame:
         return self.grouping.narrow(rows, **{PANE: pane(self.event_time.micros(), self.every)})
 
-    def arrange(self, rows: DataFrame, partially: Partially) -> DataFrame:
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
         from pyspark.sql import functions as F
 
-        partial = self.grouping.partial(rows, partially, PANE)
+        partial = self.grouping.partial(rows, within_partitions, PANE)
         if self.size == self.every:
             windows = partial.withColumn(START, F.col(PANE))
         else:

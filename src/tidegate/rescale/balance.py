@@ -9,8 +9,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Whole: TypeAlias = NDArray[np.int64]
-Real: TypeAlias = NDArray[np.float64]
+Integers: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
 
 ENOUGH = 5e-3
 """A node this close above an even share is left alone: nobody would notice the gain."""
@@ -21,7 +21,7 @@ _PAIRS = 10_000
 """Up to so many swaps are all looked at; where there are more, only the likeliest."""
 
 
-def summed(places: Whole, weights: Real, length: int = 0) -> Real:
+def summed(places: Integers, weights: Floats, length: int = 0) -> Floats:
     """The load at each place."""
     return np.bincount(places, weights, minlength=length).astype(np.float64)
 
@@ -33,7 +33,9 @@ class Balance:
     once too heavy to be moved as a whole stays so.
     """
 
-    def __init__(self, home: Whole, owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> None:
+    def __init__(
+        self, home: Integers, owners: Integers, weights: Floats, sizes: Integers, limit: int | None
+    ) -> None:
         """`home` is where the groups are now, `owners` the plan to begin with."""
         self.owners = owners.copy()
         self._home = home
@@ -44,7 +46,7 @@ class Balance:
         self._even = float(self._loads.mean())
         self._queues: dict[int, list[tuple[float, int]]] = {}
         """Groups of a node when it first was the busiest, those with the most load per byte first."""
-        self._members: dict[int, Whole] = {}
+        self._members: dict[int, Integers] = {}
         """Groups of a node, once someone asked."""
 
     def move(self, *, boldly: bool = False) -> None:
@@ -92,7 +94,7 @@ class Balance:
             self._loads[source] -= weight
             self._loads[target] += weight
 
-    def _groups_of(self, node: int) -> Whole:
+    def _groups_of(self, node: int) -> Integers:
         if node not in self._members:
             self._members[node] = np.flatnonzero(self.owners == node)
         return self._members[node]
@@ -163,7 +165,7 @@ class Balance:
                 return
             yield other
 
-    def _nearest(self, busiest: int, mine: Whole, theirs: Whole) -> list[tuple[int, int]]:
+    def _nearest(self, busiest: int, mine: Integers, theirs: Integers) -> list[tuple[int, int]]:
         """The best swap with one other node, if any is worth it."""
         if not len(mine) or not len(theirs):
             return []
@@ -174,7 +176,7 @@ class Balance:
         partners = theirs[np.clip(np.concatenate((beyond - 1, beyond)), 0, len(theirs) - 1)]
         return self._exchange(busiest, np.tile(mine, 2), partners)
 
-    def _exchange(self, busiest: int, groups: Whole, partners: Whole) -> list[tuple[int, int]]:
+    def _exchange(self, busiest: int, groups: Integers, partners: Integers) -> list[tuple[int, int]]:
         """The best of these swaps, if any is worth it."""
         others = self.owners[partners]
         lost = self._weights[groups] - self._weights[partners]
@@ -189,13 +191,13 @@ class Balance:
         home, size = self._home[group], int(self._sizes[group])
         return size * (int(home != target) - int(home != self.owners[group]))
 
-    def _costs(self, groups: Whole, target: Whole | int) -> Whole:
+    def _costs(self, groups: Integers, target: Integers | int) -> Integers:
         """The bytes that moves to a node add: nothing for a group that is under way already."""
         home = self._home[groups]
         added = (home != target).astype(np.int64) - (home != self.owners[groups]).astype(np.int64)
         return np.asarray(self._sizes[groups] * added)
 
-    def _best(self, gains: Real, costs: Whole, worth: float, *, per_byte: bool = True) -> int | None:
+    def _best(self, gains: Floats, costs: Integers, worth: float, *, per_byte: bool = True) -> int | None:
         """The step that gains the most, among those that may be taken."""
         good = np.flatnonzero((gains > worth * self._even) & (costs <= self._left))
         if not len(good):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
-from tidegate.rescale.model import Ask, Latency, Moved, Phase, Rescale, Strategy
+from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase, Strategy
 
 STRETCH = 20
 """Batches before and after a rescale that its latency is compared with."""
@@ -113,7 +113,7 @@ class History:
             seconds_to_settled=now - self._stories[number].asked_at,
         )
 
-    def ended(self, number: int, phase: Phase, why: str | None = None) -> Rescale:
+    def ended(self, number: int, phase: RescalePhase, why: str | None = None) -> Rescale:
         """It failed, or another one took its place."""
         return self._update(number, phase=phase, why=why)
 

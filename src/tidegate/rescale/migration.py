@@ -19,7 +19,7 @@ from tidegate.errors import ControlError
 from tidegate.rescale.model import Strategy
 from tidegate.rescale.route import Route
 
-Phase = Literal["idle", "starting", "ready", "restarting", "moving"]
+MigrationPhase = Literal["idle", "starting", "ready", "restarting", "moving"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Migration:
 
     def __init__(self, route: Route, *, nodes: int) -> None:
         """`nodes` are there already."""
-        self.phase: Phase = "idle"
+        self.phase: MigrationPhase = "idle"
         self.route = route
         """The one in force."""
         self._nodes = nodes

@@ -10,17 +10,18 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from tidegate.batch.outcome import Outcome
-from tidegate.config.settings import State as Settings
+from tidegate.config.settings import StateSettings as Settings
 from tidegate.errors import ControlError, TidegateError
 from tidegate.rescale import migration
 from tidegate.rescale.history import Batch, History
 from tidegate.rescale.migration import Instruction, Migration
-from tidegate.rescale.model import Ask, MoveLine, Phase, PlanView, Rescale, Strategy
+from tidegate.rescale.model import Ask, MoveLine, PlanView, Rescale, RescalePhase, Strategy
 from tidegate.rescale.pace import Pace
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import moves, rebalanced, respread, share
-from tidegate.state.fleet.nodes import Nodes, size_of
+from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.table.keys import show_groups
+from tidegate.units import size
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Rescaler:
         self._restart: Route | None = None
 
     @property
-    def phase(self) -> Phase | None:
+    def phase(self) -> RescalePhase | None:
         """Of the rescale that is under way; None without one."""
         number = self._migration.current
         return self.history.get(number).phase if number is not None else None
@@ -211,7 +212,7 @@ class Rescaler:
         log.info("rescale %d: batch %d runs on route %d", number, batch_id, route.version)
         self._nodes.budget, self._pace = 0, None
         if record.strategy == "hybrid" and self._nodes.peers:
-            most = size_of(self._settings.transfer_rate)
+            most = size(self._settings.transfer_rate)
             self._pace = Pace(start=most // 8, floor=min(_LEAST, most), ceiling=most)
             self._nodes.budget = most // 8
             # Batches that take longer than the interval as it is are not to take much longer than they did.

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.errors import ControlError
-from tidegate.rescale.balance import ENOUGH, Balance, Real, Whole, summed
+from tidegate.rescale.balance import ENOUGH, Balance, Floats, Integers, summed
 from tidegate.rescale.route import Route
 
 Load: TypeAlias = Sequence[float] | NDArray[np.float64]
@@ -71,8 +71,8 @@ def respread(route: Route, *, nodes: int, partitions: int, load: Load | None = N
         weighed = _by_load(route, nodes, weights)
         if _busiest(weighed, weights) < _busiest(owners, weights):
             owners = weighed
-    seats = np.minimum(-(-partitions // nodes), np.bincount(owners))
-    places = _places(owners, seats, weights)
+    slots = np.minimum(-(-partitions // nodes), np.bincount(owners))
+    places = _places(owners, slots, weights)
     if route.owners == tuple(owners.tolist()) and _serves(route, places, weights):
         return route
     return Route(route.version + 1, tuple(owners.tolist()), tuple(places.tolist()))
@@ -92,8 +92,8 @@ def rebalanced(route: Route, *, load: Load, sizes: Sequence[int], limit: int | N
     if owners is before:
         return route
     loads = summed(owners, weights)
-    seats = _seats(max(route.parallelism, len(nodes)), np.bincount(owners), loads)
-    places = _places(owners, seats, weights)
+    slots = _slots(max(route.parallelism, len(nodes)), np.bincount(owners), loads)
+    places = _places(owners, slots, weights)
     return Route(route.version + 1, tuple(nodes[owners].tolist()), tuple(places.tolist()))
 
 
@@ -108,7 +108,7 @@ def _check(groups: int, nodes: int, partitions: int) -> None:
         )
 
 
-def _weights(load: Load, groups: int) -> Real | None:
+def _weights(load: Load, groups: int) -> Floats | None:
     """The load as numbers, or none where nothing was measured."""
     weights = np.asarray(load, np.float64)
     if weights.shape != (groups,) or not np.isfinite(weights).all() or (weights < 0).any():
@@ -116,21 +116,21 @@ def _weights(load: Load, groups: int) -> Real | None:
     return weights if weights.any() else None
 
 
-def _sizes(sizes: Sequence[int], groups: int) -> Whole:
+def _sizes(sizes: Sequence[int], groups: int) -> Integers:
     found = np.asarray(sizes, np.int64)
     if found.shape != (groups,) or (found < 0).any():
         raise ValueError(f"sizes must be {groups} numbers of bytes, one for each key group")
     return found
 
 
-def _busiest(owners: Whole, weights: Real) -> float:
+def _busiest(owners: Integers, weights: Floats) -> float:
     return float(summed(owners, weights).max())
 
 
 # -- owners: even by number, fewest moves ------------------------------------------------------------------
 
 
-def _quotas(counts: Whole, nodes: int, loads: Real) -> Whole:
+def _quotas(counts: Integers, nodes: int, loads: Floats) -> Integers:
     """How many groups each node is to own, which is none for those that leave.
 
     A node keeps no more than what it owns and than what it is to own. So moves are fewest when the nodes that
@@ -143,7 +143,7 @@ def _quotas(counts: Whole, nodes: int, loads: Real) -> Whole:
     return quotas
 
 
-def _by_number(route: Route, nodes: int) -> Whole:
+def _by_number(route: Route, nodes: int) -> Integers:
     """Owners by number alone: nodes give away their last groups, so that neighbours stay together."""
     owners = np.asarray(route.owners, np.int64)
     counts = np.bincount(owners, minlength=nodes)
@@ -154,7 +154,7 @@ def _by_number(route: Route, nodes: int) -> Whole:
     return owners
 
 
-def _ranks(places: Whole) -> Whole:
+def _ranks(places: Integers) -> Integers:
     """How many earlier groups have the same place."""
     order = np.argsort(places, kind="stable")
     starts = np.cumsum(np.bincount(places)) - np.bincount(places)
@@ -163,7 +163,7 @@ def _ranks(places: Whole) -> Whole:
     return ranks
 
 
-def _by_load(route: Route, nodes: int, weights: Real) -> Whole:
+def _by_load(route: Route, nodes: int, weights: Floats) -> Integers:
     """Owners by load: heaviest groups first, each stays or goes where there will be the least load.
 
     Nodes that own too little keep all they have; the others keep and give just as many as they must. What a
@@ -202,12 +202,12 @@ def _by_load(route: Route, nodes: int, weights: Real) -> Whole:
     return balance.owners
 
 
-def _running(weights: Real) -> list[float]:
+def _running(weights: Floats) -> list[float]:
     """The sum of the first 0, 1, 2... weights."""
     return [0.0, *np.cumsum(weights).tolist()]
 
 
-def _balanced(before: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
+def _balanced(before: Integers, weights: Floats, sizes: Integers, limit: int | None) -> Integers:
     """Owners with less load on the busiest node, such that asking again would gain nothing."""
     owners = before
     while True:
@@ -220,7 +220,7 @@ def _balanced(before: Whole, weights: Real, sizes: Whole, limit: int | None) -> 
         owners = balance.owners
 
 
-def _next_balance(owners: Whole, weights: Real, sizes: Whole, limit: int | None) -> Whole:
+def _next_balance(owners: Integers, weights: Floats, sizes: Integers, limit: int | None) -> Integers:
     """Owners from here on.
 
     Many small steps that each are cheap for what they gain may use up the limit, or the room on other nodes,
@@ -239,29 +239,29 @@ def _next_balance(owners: Whole, weights: Real, sizes: Whole, limit: int | None)
 # -- partitions: each with groups of one node --------------------------------------------------------------
 
 
-def _seats(total: int, counts: Whole, loads: Real) -> Whole:
+def _slots(total: int, counts: Integers, loads: Floats) -> Integers:
     """Spark partitions for each node, `total` in all: evenly, but never more than the node has groups."""
     low, high = 1, int(counts.max())
     while low < high:
         level = (low + high + 1) // 2
         low, high = (level, high) if np.minimum(counts, level).sum() <= total else (low, level - 1)
-    seats = np.minimum(counts, low)
+    slots = np.minimum(counts, low)
     wider = np.flatnonzero(counts > low)
     busiest = wider[np.argsort(-loads[wider], kind="stable")]
-    seats[busiest[: total - int(seats.sum())]] += 1
-    return seats
+    slots[busiest[: total - int(slots.sum())]] += 1
+    return slots
 
 
-def _places(owners: Whole, seats: Whole, weights: Real | None) -> Whole:
+def _places(owners: Integers, slots: Integers, weights: Floats | None) -> Integers:
     """The Spark partition of each group, when each node has so many; evenly by load, or else by number."""
-    firsts = np.cumsum(seats) - seats
+    firsts = np.cumsum(slots) - slots
     if weights is None:
-        return firsts[owners] + _ranks(owners) * seats[owners] // np.bincount(owners)[owners]
+        return firsts[owners] + _ranks(owners) * slots[owners] // np.bincount(owners)[owners]
     found = np.empty_like(owners)
     # Heaviest groups first, each to the partition of its node with the least so far. Groups without load go
     # where there are the fewest groups, lest all of them end up in one.
-    seated = [range(first, first + count) for first, count in zip(firsts, seats, strict=True)]
-    busy = [[(0.0, 0, place) for place in places] for places in seated]
+    slotted = [range(first, first + count) for first, count in zip(firsts, slots, strict=True)]
+    busy = [[(0.0, 0, place) for place in places] for places in slotted]
     order = np.argsort(-weights, kind="stable")
     loaded = int(np.count_nonzero(weights))
     for group, owner, weight in _listed(order[:loaded], owners, weights):
@@ -278,11 +278,11 @@ def _places(owners: Whole, seats: Whole, weights: Real | None) -> Whole:
     return found
 
 
-def _listed(groups: Whole, owners: Whole, weights: Real) -> Iterable[tuple[int, int, float]]:
+def _listed(groups: Integers, owners: Integers, weights: Floats) -> Iterable[tuple[int, int, float]]:
     return zip(groups.tolist(), owners[groups].tolist(), weights[groups].tolist(), strict=True)
 
 
-def _serves(route: Route, places: Whole, weights: Real | None) -> bool:
+def _serves(route: Route, places: Integers, weights: Floats | None) -> bool:
     """Whether the partitions that the route has are no worse than these."""
     owners = np.asarray(route.owners, np.int64)
     has, wanted = (_evenness(owners, at, weights) for at in (np.asarray(route.partitions, np.int64), places))
@@ -291,7 +291,7 @@ def _serves(route: Route, places: Whole, weights: Real | None) -> bool:
     )
 
 
-def _evenness(owners: Whole, places: Whole, weights: Real | None) -> list[tuple[int, float, float]]:
+def _evenness(owners: Integers, places: Integers, weights: Floats | None) -> list[tuple[int, float, float]]:
     """For each node its partitions, the load of the busiest, and that of the idlest (negative).
 
     Empty when a partition has no groups, or groups of two nodes.
@@ -301,7 +301,7 @@ def _evenness(owners: Whole, places: Whole, weights: Real | None) -> list[tuple[
     nodes[places] = owners
     if (nodes < 0).any() or (nodes[places] != owners).any():
         return []
-    seats = np.bincount(nodes)
-    firsts, loads = np.cumsum(seats) - seats, loads[np.argsort(nodes, kind="stable")]
+    slots = np.bincount(nodes)
+    firsts, loads = np.cumsum(slots) - slots, loads[np.argsort(nodes, kind="stable")]
     most, least = np.maximum.reduceat(loads, firsts), np.minimum.reduceat(loads, firsts)
-    return list(zip(seats.tolist(), most.tolist(), (-least).tolist(), strict=True))
+    return list(zip(slots.tolist(), most.tolist(), (-least).tolist(), strict=True))

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from tidegate.control.controls import NodeLine, Status
 from tidegate.errors import ControlError, TidegateError
-from tidegate.rescale.model import Ask, NodeLine, PlanView, Rescale, Status
+from tidegate.rescale.model import Ask, PlanView, Rescale
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.rescale.spread import share
 from tidegate.run import savepoint

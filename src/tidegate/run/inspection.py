@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from tidegate.errors import CheckpointError, StateError, TidegateError
 from tidegate.ledger.ledger import Entry
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.state.node.shard import Shard
@@ -39,7 +39,7 @@ class Recorded:
     began: datetime | None
     """When Spark planned it; None when Spark no longer knows."""
     watermark: datetime | None
-    manifest: Manifest
+    manifest: StateManifest
 
     @property
     def rows(self) -> int:
@@ -206,7 +206,7 @@ class Inspection:
 
     def _recorded(self, entry: Entry) -> Recorded:
         try:
-            manifest = Manifest.from_json(entry.state or {})
+            manifest = StateManifest.from_json(entry.state or {})
         except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
             raise CheckpointError(
                 f"the state of batch {entry.batch_id} in the ledger of {self.folder} cannot be read: {error}"
@@ -218,7 +218,7 @@ class Inspection:
 class Reader:
     """The state after one batch."""
 
-    def __init__(self, shard: Shard, manifest: Manifest) -> None:
+    def __init__(self, shard: Shard, manifest: StateManifest) -> None:
         self._shard = shard
         self._manifest = manifest
 

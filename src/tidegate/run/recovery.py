@@ -12,7 +12,7 @@ from tidegate.rescale.route import Route
 from tidegate.rescale.spread import respread
 from tidegate.run import checkpoint
 from tidegate.state.fleet.nodes import Nodes
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.state.table.evolution import check_meaning, evolved
 from tidegate.translation.translation import Translation
@@ -24,7 +24,7 @@ def key_groups(last: Entry | None, config: Config) -> int:
     return int(state["groups"]) if state and "groups" in state else config.state.key_groups
 
 
-def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> Manifest | None:
+def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> StateManifest | None:
     """The state to go on from; None for a pipeline that neither keeps any nor did.
 
     Raises CheckpointError when it does not fit the pipeline.
@@ -39,10 +39,10 @@ def base(folder: Path, last: Entry | None, translation: Translation, config: Con
         return None
     if state is not None:
         check_meaning(state.get("meaning", {}), translation.meaning)
-        return evolved(Manifest.from_json(state), translation.tables)
+        return evolved(StateManifest.from_json(state), translation.tables)
     # A new checkpoint, or steps with state that were added to a pipeline without any: they begin with none.
     batch_id, watermark = (last.batch_id, last.watermark) if last else (-1, None)
-    return Manifest(batch_id, config.state.key_groups, watermark, translation.tables)
+    return StateManifest(batch_id, config.state.key_groups, watermark, translation.tables)
 
 
 def check(folder: Path, ledger: Ledger, translation: Translation, config: Config) -> None:

@@ -14,6 +14,7 @@ from pyspark import SparkFiles
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidegate import faults
 from tidegate.batch.admission import Admission
 from tidegate.batch.batch import Batches, identity
 from tidegate.batch.intake import Intake
@@ -38,7 +39,6 @@ from tidegate.spark.listener import Report, watching
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import reason
 from tidegate.state.task import hot_keys
-from tidegate.testing import faults
 from tidegate.translation.translation import Translation
 from tidegate.units import seconds
 

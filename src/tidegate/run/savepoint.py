@@ -23,7 +23,7 @@ from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Entry, Ledger
 from tidegate.run.inspection import check_run, located, log_of
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Storage
 
 _TRIES = 10
@@ -97,7 +97,7 @@ def _last(folder: Path) -> Entry:
 def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> None:
     if entry.state is None:
         return
-    manifest = Manifest.from_json(entry.state)
+    manifest = StateManifest.from_json(entry.state)
     target = Local(draft / "state")
     there = set(target.names())
     if manifest.runs:

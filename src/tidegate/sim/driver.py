@@ -26,6 +26,7 @@ from tidegate.batch.protocol import (
     RunJob,
     Start,
 )
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.errors import BatchError, CheckpointError, FencedError, NodeError, TidegateError
 from tidegate.rescale.route import Route
 from tidegate.sim.durable import Entry, check
@@ -34,8 +35,7 @@ from tidegate.sim.ledger import Ledger
 from tidegate.sim.network import Call
 from tidegate.sim.node import Node, Receipt
 from tidegate.sim.workload import TABLES
-from tidegate.state.log.manifest import Manifest, RunRef, together
-from tidegate.state.node.fence import Part, Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest, together
 
 if TYPE_CHECKING:
     from tidegate.sim.world import World
@@ -155,11 +155,11 @@ class Driver:
         """A batch is committed and published."""
         yield from ()
 
-    def expected(self) -> dict[int, frozenset[Part]]:
+    def expected(self) -> dict[int, frozenset[StagedPart]]:
         """What each node must have got before the batch can commit."""
         return {name: self.parts_of(name) for name in self._route.nodes}
 
-    def parts_of(self, name: int) -> frozenset[Part]:
+    def parts_of(self, name: int) -> frozenset[StagedPart]:
         return frozenset((table, place) for table in TABLES for place in self._route.partitions_on(name))
 
     def beginning(self, name: int) -> tuple[object, ...]:
@@ -222,13 +222,13 @@ class Driver:
     def _append(self, ticket: Ticket) -> None:
         receipts = [self._receipts.get((ticket, node)) for node in self._route.nodes]
         runs = together(receipt.runs for receipt in receipts if receipt is not None)
-        manifest = Manifest(ticket.batch_id, self.world.durable.workload.groups, None, (), runs)
+        manifest = StateManifest(ticket.batch_id, self.world.durable.workload.groups, None, (), runs)
         self.ledger.append(Entry(ticket, manifest, self._route))
         self.tell(Appended(ticket))
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> StateManifest:
         last = self.ledger.last
-        return last.manifest if last else Manifest(-1, self.world.durable.workload.groups, None, ())
+        return last.manifest if last else StateManifest(-1, self.world.durable.workload.groups, None, ())
 
     def _call(self, action: str, ticket: Ticket, node: int, *body: object) -> None:
         self.world.network.send(Call(self, self.node(node), action, ticket, body))

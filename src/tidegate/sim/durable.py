@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.errors import StateError
 from tidegate.rescale.route import Route
 from tidegate.sim.workload import Rows, State, Workload, group_of
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Part, Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
 
 
 class PromiseError(AssertionError):
@@ -31,7 +31,7 @@ class Entry:
 
     ticket: Ticket
     """That of the attempt that was committed; its output is filed under it, too."""
-    manifest: Manifest
+    manifest: StateManifest
     route: Route
 
     @property
@@ -45,7 +45,7 @@ class Run:
 
     rows: State
     generation: int
-    origins: dict[Part, Ticket]
+    origins: dict[StagedPart, Ticket]
     """Who staged which part; nobody for a merged run."""
 
 

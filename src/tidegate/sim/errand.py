@@ -58,7 +58,7 @@ class Errand:
         except TidegateError as error:
             result = error
         else:
-            call = Call(self, request.node, request.action, self.node.standing.ticket, request.body)
+            call = Call(self, request.node, request.action, self.node.fence.ticket, request.body)
             self._world.counts["asked"] += 1
             self._world.counts["chained"] += self.call is not None and self.call.action in ("take", "span")
             self._world.network.send(call)

@@ -31,7 +31,7 @@ class Loading:
     """From which on nothing is here; None before the first answer."""
 
 
-class Hold:
+class Transfer:
     """What has come of some key groups as of one batch. Groups are open while some of it is elsewhere."""
 
     def __init__(self, batch_id: int, origins: Mapping[int, Mover]) -> None:
@@ -114,7 +114,7 @@ class Hold:
 class Arrival:
     """The groups of a hold that one snapshot has."""
 
-    hold: Hold
+    hold: Transfer
     groups: Groups
 
     @property
@@ -149,7 +149,7 @@ class Snapshot:
             tuple(arrival for arrival in arrivals if arrival.groups),
         )
 
-    def arrival(self, group: int) -> Hold | None:
+    def arrival(self, group: int) -> Transfer | None:
         """What has come of a group, when that is read in place of runs."""
         for arrival in self.arrivals:
             if group in arrival.groups and (group in arrival.hold.open or group in arrival.hold.settled):

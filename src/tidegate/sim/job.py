@@ -6,12 +6,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from tidegate.batch.protocol import Event, Failed, Written
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.errors import TidegateError
 from tidegate.rescale.route import Route
 from tidegate.sim.durable import check
 from tidegate.sim.network import Call
 from tidegate.sim.workload import FIRST, SECOND, Rows, apply, group_of, rekeyed
-from tidegate.state.node.fence import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.driver import Driver
@@ -31,8 +31,8 @@ class Job:
         self.ticket = ticket
         self.route = route
         self.nodes = {name: driver.node(name) for name in route.nodes}
-        self._results: dict[Part, Rows] = {}
-        self._failures: dict[Part, int] = {}
+        self._results: dict[StagedPart, Rows] = {}
+        self._failures: dict[StagedPart, int] = {}
         self._step = FIRST
         self._over = False
         # A sink that does not read all rows leaves a partition out.
@@ -49,7 +49,7 @@ class Job:
         groups = self.route.groups_in(partition)
         return tuple(row for row in rows if group_of(step, row[0], self.route.groups) in groups)
 
-    def finished(self, part: Part, rows: Rows) -> None:
+    def finished(self, part: StagedPart, rows: Rows) -> None:
         """A task is through; that of a part that was done before counts for nothing."""
         if self._over or part in self._results:
             return
@@ -60,7 +60,7 @@ class Job:
             else:
                 self._write()
 
-    def failed(self, part: Part, error: TidegateError) -> None:
+    def failed(self, part: StagedPart, error: TidegateError) -> None:
         """A task has failed: run it again, or give the job up."""
         if self._over or part in self._results:
             return
@@ -93,7 +93,7 @@ class Job:
         every = range(self.route.parallelism)
         return [place for place in every if step == FIRST or place != self._skipped]
 
-    def _launch(self, part: Part) -> None:
+    def _launch(self, part: StagedPart) -> None:
         self.world.tasks.append(Task(self, part))
 
     def _write(self) -> None:
@@ -111,7 +111,7 @@ class Job:
 class Task:
     """get from every node that has groups of the partition, work, stage there, tell the job."""
 
-    def __init__(self, job: Job, part: Part) -> None:
+    def __init__(self, job: Job, part: StagedPart) -> None:
         self.job = job
         self.part = part
         self.alive = True

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, NodeError, StaleError, StateError, TidegateError
 from tidegate.sim.durable import Run
 from tidegate.sim.errand import Request, Work
-from tidegate.sim.hold import Arrival, Groups, Hold, Place, Snapshot, runs_of
+from tidegate.sim.hold import Arrival, Groups, Place, Snapshot, Transfer, runs_of
 from tidegate.sim.network import Call
 from tidegate.sim.node import Node, Receipt, neighbours
 from tidegate.sim.workload import TABLES, State, group_of
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
 
 _SPAN = 2
 """Rows that come at once in the background."""
@@ -59,21 +59,21 @@ class Mover(Node):
         self,
         ticket: Ticket,
         groups: Groups,
-        manifest: Manifest,
+        manifest: StateManifest,
         origins: Mapping[int, Mover] | None = None,
         budget: int = 0,
     ) -> object:
         """Answers how many groups have not wholly arrived."""
-        standing = self.standing.begin(ticket)
-        if standing is not self.standing:
-            self.standing = standing
+        fence = self.fence.begin(ticket)
+        if fence is not self.fence:
+            self.fence = fence
             self.receipt = None
             self.drop_staged()
             self._stand(groups, manifest, origins or {})
             self.allowance = budget
         return len(self.now.open)
 
-    def _stand(self, groups: Groups, manifest: Manifest, origins: Mapping[int, Mover]) -> None:
+    def _stand(self, groups: Groups, manifest: StateManifest, origins: Mapping[int, Mover]) -> None:
         common = self.groups & groups
         if self.pending is not None and self.pending.alike(manifest.batch_id, manifest.runs, common):
             self._become(self.pending)  # Its commit did not get here.
@@ -85,7 +85,7 @@ class Mover(Node):
         fresh = {group: node for group, node in origins.items() if group in (groups & filled) - held}
         arrivals = before.restricted(held).arrivals
         if fresh:
-            arrivals = (*arrivals, Arrival(Hold(manifest.batch_id, fresh), frozenset(fresh)))
+            arrivals = (*arrivals, Arrival(Transfer(manifest.batch_id, fresh), frozenset(fresh)))
         if there:
             self.freeze(before.restricted(before.groups - groups))
         self.departures = {at: kept for at, kept in self.departures.items() if at[0] <= manifest.batch_id}
@@ -108,10 +108,10 @@ class Mover(Node):
         return receipt
 
     def commit(self, ticket: Ticket) -> None:
-        standing = self.standing.commit(ticket)
-        if standing != self.standing and self.pending is not None:
+        fence = self.fence.commit(ticket)
+        if fence != self.fence and self.pending is not None:
             self._become(self.pending)
-        self.standing = standing
+        self.fence = fence
 
     def _become(self, after: Snapshot) -> None:
         self.at, self.base, self.runs = after.batch_id, after.base, after.runs
@@ -127,7 +127,7 @@ class Mover(Node):
     # --- reads ---------------------------------------------------------------------------------------
 
     def get(self, ticket: Ticket, table: str, groups: Groups, keys: frozenset[int] | None) -> object:
-        self.standing.read(ticket)
+        self.fence.read(ticket)
         return self._read(self.now, table, groups, keys)
 
     def take(self, groups: Groups, batch_id: int, table: str, keys: frozenset[int] | None) -> Work[object]:
@@ -160,7 +160,7 @@ class Mover(Node):
 
     def release(self, ticket: Ticket) -> object:
         """Forget what left before a batch."""
-        if ticket.generation < self.standing.ticket.generation:
+        if ticket.generation < self.fence.ticket.generation:
             raise FencedError(f"{ticket} is refused by {self}")
         self.departures = {at: kept for at, kept in self.departures.items() if at[0] >= ticket.batch_id}
         return None
@@ -223,9 +223,9 @@ class Mover(Node):
         groups: Groups,
         keys: frozenset[int] | None,
         whole: Mapping[int, State],
-    ) -> tuple[Hold, Mover, Groups, frozenset[int] | None] | None:
+    ) -> tuple[Transfer, Mover, Groups, frozenset[int] | None] | None:
         """What to ask one origin for: keys of some groups, or all of those."""
-        found: tuple[Hold, Mover] | None = None
+        found: tuple[Transfer, Mover] | None = None
         mine: set[int] = set()
         wanted: set[int] = set()
         for group in sorted(groups):
@@ -244,7 +244,7 @@ class Mover(Node):
         return (*found, frozenset(mine), None if keys is None else frozenset(wanted))
 
     def _unknown(
-        self, snapshot: Snapshot, hold: Hold, table: str, group: int, keys: frozenset[int] | None
+        self, snapshot: Snapshot, hold: Transfer, table: str, group: int, keys: frozenset[int] | None
     ) -> set[int]:
         """Keys of an open group that its origin has to be asked for."""
         newer = self._rows(snapshot.runs, group, hold.batch_id)
@@ -256,7 +256,7 @@ class Mover(Node):
             and not hold.knows(group, (table, key))
         }
 
-    def _do_without(self, hold: Hold, origin: Mover, error: TidegateError) -> None:
+    def _do_without(self, hold: Transfer, origin: Mover, error: TidegateError) -> None:
         """An origin does not give what is asked for: from now on the log is read, if there is one."""
         if not any(hold.origins[group] is origin for group in hold.open):
             return

@@ -12,7 +12,7 @@ from tidegate.errors import TidegateError
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import Entry, check
 from tidegate.sim.errand import Errand
-from tidegate.sim.hold import Hold
+from tidegate.sim.hold import Transfer
 from tidegate.sim.mover import Mover
 from tidegate.sim.network import Call
 from tidegate.sim.node import Node
@@ -202,8 +202,8 @@ class Moving(World):
         for name in last.route.nodes:
             node = driver.node(name)
             check(not node.staged, f"{node} still holds staged parts")
-            check(node.standing.ticket == last.ticket, f"{node} stands at {node.standing.ticket}")
-            check(node.standing.phase == "committed", f"{node} is {node.standing.phase}")
+            check(node.fence.ticket == last.ticket, f"{node} stands at {node.fence.ticket}")
+            check(node.fence.phase == "committed", f"{node} is {node.fence.phase}")
             runs = last.manifest.restricted(node.groups).runs
             check(node.peek() == self.durable.read(runs), f"{node} holds other state than the ledger")
         self.counts["checked"] += 1
@@ -225,7 +225,7 @@ class Moving(World):
                     self._follow(arrival.hold, group, found)
         return found
 
-    def _follow(self, hold: Hold | None, group: int, found: set[Mover]) -> None:
+    def _follow(self, hold: Transfer | None, group: int, found: set[Mover]) -> None:
         if hold is None or group not in hold.open:
             return
         origin = hold.origins[group]

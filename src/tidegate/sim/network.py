@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
 from tidegate.sim.weather import Weather
-from tidegate.state.node.fence import Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.node import Node

@@ -1,4 +1,4 @@
-"""A simulated state node: the real `Standing`, and a shard small enough to see whole."""
+"""A simulated state node: the real `Fence`, and a shard small enough to see whole."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from random import Random
 from typing import ClassVar
 
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.sim.durable import Durable, Run
 from tidegate.sim.network import Call
 from tidegate.sim.workload import State, group_of
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Part, Standing, Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
+from tidegate.state.node.fence import Fence
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """A node's answer to `prepare`."""
 
-    staged: frozenset[Part]
+    staged: frozenset[StagedPart]
     runs: tuple[RunRef, ...]
     """What its key groups consist of when the batch commits."""
     left: int = 0
@@ -37,7 +38,7 @@ class Merge:
 class Node:
     """What listens at one address. A process that is started there again knows nothing."""
 
-    standing_type: ClassVar[type[Standing]] = Standing
+    standing_type: ClassVar[type[Fence]] = Fence
 
     def __init__(self, name: int, durable: Durable, place: int) -> None:
         self.name = name
@@ -55,10 +56,10 @@ class Node:
         """Lose all memory."""
         self.process += 1
         self.alive, self.hung = True, False
-        self.standing = self.standing_type()
+        self.fence = self.standing_type()
         self.groups: frozenset[int] = frozenset()
         self.runs: tuple[RunRef, ...] = ()
-        self.staged: dict[Part, tuple[Ticket, State]] = {}
+        self.staged: dict[StagedPart, tuple[Ticket, State]] = {}
         self.receipt: Receipt | None = None
         self.merges: list[Merge] = []
         self._written = 0
@@ -75,11 +76,11 @@ class Node:
         }
         return actions[call.action](call.ticket, *call.body)
 
-    def begin(self, ticket: Ticket, groups: frozenset[int], manifest: Manifest) -> object:
-        standing = self.standing.begin(ticket)
-        if standing is self.standing:
+    def begin(self, ticket: Ticket, groups: frozenset[int], manifest: StateManifest) -> object:
+        fence = self.fence.begin(ticket)
+        if fence is self.fence:
             return None
-        self.standing = standing
+        self.fence = fence
         self.receipt = None
         self.drop_staged()
         self.groups = groups
@@ -89,7 +90,7 @@ class Node:
     def drop_staged(self) -> None:
         self.staged.clear()
 
-    def conform(self, manifest: Manifest) -> None:
+    def conform(self, manifest: StateManifest) -> None:
         """The state is what the ledger says, whatever this node took it to be.
 
         Merges of its own stay where the manifest has just their inputs. Not those of an older generation:
@@ -98,12 +99,12 @@ class Node:
         self.runs = manifest.restricted(self.groups).runs
         waiting, self.merges = self.merges, []
         for merge in waiting:
-            if merge.generation == self.standing.ticket.generation and set(merge.inputs) <= set(self.runs):
+            if merge.generation == self.fence.ticket.generation and set(merge.inputs) <= set(self.runs):
                 self._replace(merge)
 
     def get(self, ticket: Ticket, table: str, groups: frozenset[int], keys: frozenset[int] | None) -> object:
         """What a table holds of some groups: of all keys, or of these."""
-        self.standing.read(ticket)
+        self.fence.read(ticket)
         count = self.durable.workload.groups
         return {
             key: value
@@ -111,30 +112,30 @@ class Node:
             if name == table and group_of(name, key, count) in groups and (keys is None or key in keys)
         }
 
-    def stage(self, ticket: Ticket, part: Part, rows: State) -> None:
-        self.standing.stage(ticket)
+    def stage(self, ticket: Ticket, part: StagedPart, rows: State) -> None:
+        self.fence.stage(ticket)
         self.staged[part] = (ticket, rows)
 
     def prepare(self, ticket: Ticket) -> Receipt:
-        standing = self.standing.prepare(ticket)
+        fence = self.fence.prepare(ticket)
         if self.receipt is None:
             self.receipt = self._write(ticket)
-        self.standing = standing
+        self.fence = fence
         return self.receipt
 
     def commit(self, ticket: Ticket) -> None:
-        standing = self.standing.commit(ticket)
-        if standing != self.standing and self.receipt is not None:
+        fence = self.fence.commit(ticket)
+        if fence != self.fence and self.receipt is not None:
             self.runs = self.receipt.runs
             self.merges.clear()
-        self.standing = standing
+        self.fence = fence
 
     def abort(self, ticket: Ticket) -> None:
-        standing = self.standing.abort(ticket)
-        if standing != self.standing:
+        fence = self.fence.abort(ticket)
+        if fence != self.fence:
             self.staged.clear()
             self.receipt = None
-        self.standing = standing
+        self.fence = fence
 
     def merge(self, rng: Random) -> bool:
         """Write one run for several neighbours; False when there is nothing to merge, or a batch is prepared.
@@ -142,12 +143,12 @@ class Node:
         Runs of one sequence number stay together: beside a merged run with older rows, and with the number
         of its youngest input, one that was left out would have no order.
         """
-        if self.standing.phase == "prepared" or len(self.runs) < 2:
+        if self.fence.phase == "prepared" or len(self.runs) < 2:
             return False
         inputs = self.mergeable(rng)
         if len(inputs) < 2:
             return False
-        ticket = self.standing.ticket
+        ticket = self.fence.ticket
         output = RunRef(
             f"merged-{ticket.generation}-{self._place()}",
             self.sequence(inputs),

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidegate.batch import protocol
+from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.errors import ControlError, StateError
 from tidegate.rescale import migration
 from tidegate.rescale.migration import Instruction, Migration
@@ -20,7 +21,6 @@ from tidegate.sim.driver import Driver
 from tidegate.sim.durable import check
 from tidegate.sim.mover import Mover
 from tidegate.sim.network import Call
-from tidegate.state.node.fence import Part, Ticket
 
 if TYPE_CHECKING:
     from tidegate.sim.moving import Moving
@@ -254,7 +254,7 @@ class Rescaler(Driver):
 
     # --- batches -------------------------------------------------------------------------------------
 
-    def expected(self) -> dict[int, frozenset[Part]]:
+    def expected(self) -> dict[int, frozenset[StagedPart]]:
         return {name: self.parts_of(name) for name in sorted({*self._route.nodes, *self.switch.losing})}
 
     def beginning(self, name: int) -> tuple[object, ...]:

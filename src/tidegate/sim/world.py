@@ -188,13 +188,13 @@ class World:
         if not node.alive:
             self.network.answer(call, NodeError("connection refused", node=str(node)))
             return
-        before = node.standing
+        before = node.fence
         answer: object
         try:
             answer = node.handle(call)
         except TidegateError as error:
             answer = error
-        check(before.ticket <= node.standing.ticket, f"{node} goes back to {node.standing.ticket}")
+        check(before.ticket <= node.fence.ticket, f"{node} goes back to {node.fence.ticket}")
         self.reply(call, answer)
 
     def reply(self, call: Call, answer: object) -> None:
@@ -326,8 +326,8 @@ class World:
         self.check_node(call.node, answer)
 
     def check_node(self, node: Node, answer: object) -> None:
-        ticket, last = node.standing.ticket, self.durable.last
-        if node.standing.phase == "committed":
+        ticket, last = node.fence.ticket, self.durable.last
+        if node.fence.phase == "committed":
             entry = self.durable.entry(ticket.batch_id)
             check(entry is not None and entry.ticket == ticket, f"{node} commits {ticket}: not in the ledger")
         if isinstance(answer, StateError):
@@ -351,8 +351,8 @@ class World:
         for name in last.route.nodes:
             node = self.node(name)
             check(not node.staged, f"{node} still holds staged parts")
-            check(node.standing.ticket == last.ticket, f"{node} stands at {node.standing.ticket}")
-            check(node.standing.phase == "committed", f"{node} is {node.standing.phase}")
+            check(node.fence.ticket == last.ticket, f"{node} stands at {node.fence.ticket}")
+            check(node.fence.phase == "committed", f"{node} is {node.fence.phase}")
             runs = last.manifest.restricted(node.groups).runs
             check(durable.read(node.runs) == durable.read(runs), f"{node} holds other state than the ledger")
 

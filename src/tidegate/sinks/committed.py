@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from tidegate.errors import PipelineError, SinkError
 from tidegate.sinks import json_form, manifest
-from tidegate.sinks.manifest import Manifest
+from tidegate.sinks.manifest import OutputManifest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,7 +55,7 @@ def read(path: str | os.PathLike[str], spark: SparkSession | None = None) -> pa.
     return _read_arrow(root, batches)
 
 
-def _read_spark(root: Path, batches: list[Manifest], spark: SparkSession) -> DataFrame:
+def _read_spark(root: Path, batches: list[OutputManifest], spark: SparkSession) -> DataFrame:
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(batches[-1].schema)
@@ -68,7 +68,7 @@ def _read_spark(root: Path, batches: list[Manifest], spark: SparkSession) -> Dat
     return rows
 
 
-def _read_arrow(root: Path, batches: list[Manifest]) -> pa.Table:
+def _read_arrow(root: Path, batches: list[OutputManifest]) -> pa.Table:
     import pyarrow as pa
 
     schema = _arrow_schema(batches[-1].schema)

@@ -15,7 +15,7 @@ from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form, manifest
 from tidegate.sinks.committed import local, read
 from tidegate.sinks.counting import counted
-from tidegate.sinks.manifest import Manifest
+from tidegate.sinks.manifest import OutputManifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class _Writer(SinkWriter):
         for name in receipt["files"]:
             if not (self._root / name).is_file():
                 raise SinkError(f"batch {batch_id} cannot be published: its file {self._root / name} is gone")
-        Manifest(
+        OutputManifest(
             pipeline=self._pipeline,
             batch_id=batch_id,
             attempt=receipt["attempt"],

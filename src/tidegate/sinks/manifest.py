@@ -15,7 +15,7 @@ _FOLDER = "_manifests"
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class OutputManifest:
     """The data files of one committed batch, relative to the folder of the sink."""
 
     pipeline: str
@@ -37,11 +37,11 @@ def path_of(root: Path, batch_id: int) -> Path:
     return root / _FOLDER / f"{batch_id:012d}.json"
 
 
-def load(path: Path) -> Manifest:
+def load(path: Path) -> OutputManifest:
     """Read one manifest."""
     try:
         values = json.loads(path.read_bytes())
-        return Manifest(**{**values, "files": tuple(values["files"])})
+        return OutputManifest(**{**values, "files": tuple(values["files"])})
     except (ValueError, TypeError, KeyError) as error:
         raise SinkError(f"{path} is not a manifest that this version of Tidegate can read: {error}") from None
 

@@ -61,7 +61,7 @@ class Written:
     first: str = ""
 
 
-class Part(Protocol):
+class PartFile(Protocol):
     """A file that is being written. `size` is what it has by now, in bytes."""
 
     size: int
@@ -77,7 +77,7 @@ def write_parts(
     out: str | Path,
     suffix: str,
     volume: Volume,
-    part: Callable[[Path], AbstractContextManager[Part]],
+    part: Callable[[Path], AbstractContextManager[PartFile]],
     progress: Progress | None = None,
 ) -> Written:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
@@ -108,7 +108,7 @@ def _next_number(folder: Path) -> int:
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def _fill(part: Part, share: Volume, written: Written, progress: Progress | None) -> None:
+def _fill(part: PartFile, share: Volume, written: Written, progress: Progress | None) -> None:
     rows = 0
     while share.rows is None or rows < share.rows:
         before = part.size
@@ -122,7 +122,7 @@ def _fill(part: Part, share: Volume, written: Written, progress: Progress | None
             return
 
 
-class LinePart:
+class LineFile:
     """A file of text lines."""
 
     def __init__(self, path: Path, lines: Lines, header: str = "") -> None:
@@ -131,7 +131,7 @@ class LinePart:
         self._lines = lines
         self._header = header
 
-    def __enter__(self) -> LinePart:
+    def __enter__(self) -> LineFile:
         self._file: IO[bytes] = self._path.open("wb")
         self.size += self._file.write(self._header.encode())
         return self

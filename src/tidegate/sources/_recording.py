@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from tidegate.errors import PipelineError
-from tidegate.sources._folder import LinePart, Progress, Volume, Written, spoiled, write_parts
+from tidegate.sources._folder import LineFile, Progress, Volume, Written, spoiled, write_parts
 from tidegate.sources.sensors import Sensors
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def write_sensors(
         return write_parts(out, ".parquet", volume, partial(_ParquetPart, source=source), progress)
     header = "id,timestamp,value\n" if format == "csv" else ""
     lines = spoiled(partial(_lines, source, format), malformed, source.seed)
-    return write_parts(out, f".{format}", volume, partial(LinePart, lines=lines, header=header), progress)
+    return write_parts(out, f".{format}", volume, partial(LineFile, lines=lines, header=header), progress)
 
 
 def _batch(source: Sensors, first: int, last: int) -> pa.RecordBatch:

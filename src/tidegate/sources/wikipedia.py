@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from tidegate.sources._changes import changes
-from tidegate.sources._folder import LinePart, Progress, Volume, Written, spoiled, write_parts
+from tidegate.sources._folder import LineFile, Progress, Volume, Written, spoiled, write_parts
 from tidegate.sources._words import words
 from tidegate.sources.files import Files
 from tidegate.sources.keys import Uniform
@@ -96,7 +96,7 @@ def write_wikipedia(
     arguments give the same bytes.
     """
     lines = spoiled(partial(changes, seed), malformed, seed)
-    return write_parts(out, ".json", volume, partial(LinePart, lines=lines), progress)
+    return write_parts(out, ".json", volume, partial(LineFile, lines=lines), progress)
 
 
 def write_server_names(
@@ -109,7 +109,7 @@ def write_server_names(
 ) -> Written:
     """Write lines of ids and server names, both uniform. `malformed` is the share of broken lines."""
     lines = spoiled(partial(_server_lines, seed), malformed, seed)
-    return write_parts(out, ".json", volume, partial(LinePart, lines=lines), progress)
+    return write_parts(out, ".json", volume, partial(LineFile, lines=lines), progress)
 
 
 def _server_lines(seed: int, first: int, last: int) -> pa.StringArray:

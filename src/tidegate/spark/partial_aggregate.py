@@ -13,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 
-def partially(frame: DataFrame) -> DataFrame:
+def within_partitions(frame: DataFrame) -> DataFrame:
     """The same rows; a `groupBy` on them gives one row per key *and partition*. Not for streaming frames."""
     spark = frame.sparkSession
     jvm: Any = spark._jvm

@@ -23,7 +23,7 @@ from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Step
 from tidegate.rescale.route import Route
-from tidegate.spark.partial_aggregate import partially
+from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH
 from tidegate.state.task.state import Assignment
 from tidegate.translation.task import PARTITION, task
@@ -60,7 +60,7 @@ def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, mark
 
     `rows` are narrowed.
     """
-    arranged = operator.arrange(rows, partially)
+    arranged = operator.arrange(rows, within_partitions)
     route = assignment.route
     target = _partition(route)
     if marked:

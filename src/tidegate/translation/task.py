@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tidegate import faults
 from tidegate.operators.operator import Operator
 from tidegate.state.table.table import HASH
 from tidegate.state.task.state import Assignment, TaskState
-from tidegate.testing import faults
 
 PARTITION = "_partition"
 """Says which partition a row belongs to, in rows that are there only to say so; null in all others."""

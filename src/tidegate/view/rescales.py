@@ -7,7 +7,8 @@ from typing import Literal
 
 import typer
 
-from tidegate.rescale.model import Latency, Moved, NodeLine, PlanView, Rescale, Status
+from tidegate.control.controls import NodeLine, Status
+from tidegate.rescale.model import Latency, Moved, PlanView, Rescale
 from tidegate.view.figures import count, rate, span
 
 _UNBOUNDED = 10_000

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pyspark.sql import types as T
 
 from tests.operators.aggregating import Run, operator
+from tidegate.batch.time import Time
 from tidegate.errors import MissingExtraError
 from tidegate.operators.kit.partials import Partials
 from tidegate.operators.kit.sketches import Distinct
 from tidegate.operators.kit.spans import Spans
-from tidegate.operators.operator import Time
 from tidegate.pipeline import agg
-from tidegate.spark.partial_aggregate import partially
+from tidegate.spark.partial_aggregate import within_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +110,7 @@ def test_sketches_of_spark_merge_in_the_task_and_go_back(spark: SparkSession) ->
     partials = Partials(
         tuple(Distinct(name, pa.int64(), name, frame.schema[name].dataType) for name in _KINDS)
     )
-    rows = partially(frame).groupBy(F.lit(1)).agg(*partials.sql()).toArrow()
+    rows = within_partitions(frame).groupBy(F.lit(1)).agg(*partials.sql()).toArrow()
     assert rows.num_rows == 3
     merged = partials.merge(rows[:0], rows, np.arange(3), Spans(np.array([0]), 3))
     found = {

@@ -27,10 +27,10 @@ from tests.state.node_kit import (
     values,
     written,
 )
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.log.manifest import Manifest, together
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
 from tidegate.state.wire.client import NodeClient, PrepareAnswer
 
@@ -46,7 +46,7 @@ class Drive:
         self.handles = nodes.nodes
         self.clients = [connected(nodes, index) for index in range(len(owners))]
         self.owners = owners
-        self.base: Manifest = EMPTY
+        self.base: StateManifest = EMPTY
         self.ticket = Ticket(1, 0)
         self.answers: list[PrepareAnswer] = []
         self.begin()

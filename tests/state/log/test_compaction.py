@@ -27,7 +27,7 @@ from tests.state.shard_kit import (
 from tidegate.state.log import run
 from tidegate.state.log.compaction import MOST_RUNS, chosen, merged_rows
 from tidegate.state.log.log import Log, Snapshot
-from tidegate.state.log.manifest import Manifest, RunRef, together
+from tidegate.state.log.manifest import RunRef, StateManifest, together
 from tidegate.state.log.storage import Local, Memory
 
 
@@ -147,7 +147,7 @@ def test_a_commit_just_when_a_merge_ends_leaves_the_merged_run(make: Make) -> No
 def test_disk_stays_within_three_snapshots_when_a_tenth_is_rewritten_again_and_again(make: Make) -> None:
     driver = Driver(make(durable=False))
     snapshot = driver.batch({"counts": rows(range(10_000))}).runs[0].bytes
-    retained: list[Manifest] = []
+    retained: list[StateManifest] = []
     largest = 0
     for number in range(300):
         retained = [*retained[-3:], driver.batch({"counts": rows(range(1000), number)})]

@@ -38,14 +38,14 @@ from tests.state.shard_kit import BUFFER, TABLE, Counted, Fetched, Make, keys, r
 from tidegate.errors import NodeError, StaleError, StateError
 from tidegate.state.log import compaction as merge
 from tidegate.state.log import pieces, run
-from tidegate.state.log.manifest import Manifest, together
+from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.log.pieces import kept
 from tidegate.state.log.storage import Local
 from tidegate.state.node import arrival
 from tidegate.state.node import shard as shards
 from tidegate.state.node.backends import keyed
-from tidegate.state.node.backends import migrating as through
-from tidegate.state.node.rwlock import Turns
+from tidegate.state.node.backends import migrating
+from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import Groups, group_of, hash_column
 from tidegate.state.table.table import NEVER, PROBE, StateTable
@@ -111,7 +111,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="tidegate-arrival-"))
         self.shards: dict[str, Shard] = {}
         self.addresses = {name: self.start() for name in NAMES}
-        self.base = Manifest(-1, COUNT, None, TABLES)
+        self.base = StateManifest(-1, COUNT, None, TABLES)
         self.oracle = Oracle()
         self.route = dict.fromkeys(ALL, "a")
         self.committed = self.route
@@ -156,7 +156,7 @@ class Machine(RuleBasedStateMachine):
                     origins[address] = origins.get(address, frozenset()) | {group}
             self.shard(name).begin(self.base.restricted(mine), mine, origins=origins, budget=budget)
 
-    def prepare(self, writes: list[Write], watermark: int | None) -> Manifest:
+    def prepare(self, writes: list[Write], watermark: int | None) -> StateManifest:
         runs = []
         for name in NAMES:
             mine = self.groups(name)
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
             }
             runs.append(self.shard(name).prepare(self.base.batch_id + 1, "1.1", rows, watermark).runs)
         manifest = replace(self.base, batch_id=self.base.batch_id + 1, closed=watermark, runs=together(runs))
-        return Manifest.from_json(manifest.to_json())
+        return StateManifest.from_json(manifest.to_json())
 
     @rule(writes=batches(), ahead=st.none() | st.integers(0, 8), heard=st.booleans(), budget=budgets)
     def batch(self, writes: list[Write], ahead: int | None, heard: bool, budget: int) -> None:
@@ -302,8 +302,8 @@ def test_state_is_the_same_wherever_its_rows_are(
     monkeypatch.setattr(merge, "FAN_IN", 2)
     monkeypatch.setattr(keyed, "LOADING", 0.0)
     monkeypatch.setattr(keyed, "PART_ROWS", 1)
-    monkeypatch.setattr(shards, "PART", 100)
-    monkeypatch.setattr(through, "PART", 100)
+    monkeypatch.setattr(shards, "CHUNK_BYTES", 100)
+    monkeypatch.setattr(migrating, "CHUNK_BYTES", 100)
     machine = type("Machine", (Machine,), {"backend": backend, **WAYS[way]})
     run_state_machine_as_test(
         machine,
@@ -706,11 +706,11 @@ def test_readers_see_whole_state_beside_all_that_comes(
 ) -> None:
     """While rows come key by key and in parts, batches are committed and runs are merged."""
     monkeypatch.setattr(merge, "FAN_IN", 2)
-    monkeypatch.setattr(shards, "PART", 300)
+    monkeypatch.setattr(shards, "CHUNK_BYTES", 300)
     network = Network(make, durable=False, backend=backend)
     fleet, b = half_moved(network, due=50)
     changing, still = ON_RIGHT[:20], ON_RIGHT[20:]
-    over, turns = threading.Event(), Turns()
+    over, turns = threading.Event(), ReadWriteLock()
 
     def reading(seed: int) -> int:
         random, rounds = Random(seed), 0
@@ -730,7 +730,7 @@ def test_readers_see_whole_state_beside_all_that_comes(
         readers = [pool.submit(reading, seed) for seed in range(3)]
         try:
             for number in range(2, 40):
-                with turns.alone():
+                with turns.exclusive():
                     fleet.batch({"counts": rows(changing, number, due=55)}, budget=1000)
                 while b.pull():
                     pass

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tidegate.errors import ConfigError, StateError
 from tidegate.state.log import compaction as merge
 from tidegate.state.log import run
-from tidegate.state.log.manifest import Manifest, together
+from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.log.storage import Local
 from tidegate.state.node.backends import NAMES, keyed
 from tidegate.state.node.backends.memory import MemoryStore
@@ -168,7 +168,7 @@ class Machine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="tidegate-state-"))
         # Redis outlives a shard, and has to tell what it left there from what it needs.
         self.options = {**self.options, "prefix": f"{self.folder.name}"}
-        self.base = Manifest(-1, COUNT, None, TABLES)
+        self.base = StateManifest(-1, COUNT, None, TABLES)
         self.oracle = Oracle()
         self.shards: list[tuple[Shard, Groups]] = []
         self.start(ALL)
@@ -202,7 +202,7 @@ class Machine(RuleBasedStateMachine):
         for shard, groups in self.shards:
             shard.begin(self.base, groups)
 
-    def prepare(self, writes: list[Write], watermark: int | None) -> Manifest:
+    def prepare(self, writes: list[Write], watermark: int | None) -> StateManifest:
         prepared: list[Prepared] = []
         for shard, groups in self.shards:
             mine = {
@@ -213,7 +213,7 @@ class Machine(RuleBasedStateMachine):
             assert prepared[-1].rows == sum(rows.num_rows for rows in mine.values())
         runs = together(answer.runs for answer in prepared)
         manifest = replace(self.base, batch_id=self.base.batch_id + 1, closed=watermark, runs=runs)
-        return Manifest.from_json(manifest.to_json())
+        return StateManifest.from_json(manifest.to_json())
 
     @rule(
         writes=batches(),
@@ -303,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         """Equal to that of a shard that got the same rows in one batch."""
         with tempfile.TemporaryDirectory() as folder:
             twin = Shard(Local(Path(folder)), name="twin", scratch=Path(folder))
-            twin.begin(Manifest(-1, COUNT, None, TABLES), ALL)
+            twin.begin(StateManifest(-1, COUNT, None, TABLES), ALL)
             writes = {table.name: rows_of(table, self.oracle.rows(table)[::-1]) for table in TABLES}
             twin.prepare(0, "0", writes, None)
             twin.commit(0, None)
@@ -414,7 +414,7 @@ def test_redis_out_of_reach_is_named_without_its_password(tmp_path: Path) -> Non
         backend="redis",
         options={"url": "redis://:secret@127.0.0.1:1/0"},
     )
-    shard.begin(Manifest(-1, COUNT, None, TABLES), ALL)
+    shard.begin(StateManifest(-1, COUNT, None, TABLES), ALL)
     with pytest.raises(StateError, match=r"127\.0\.0\.1:1 ") as raised:
         shard.get("numbers", probes_of(NUMBERS, [(1,)]))
     assert "secret" not in str(raised.value)

@@ -9,17 +9,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError
-from tidegate.state.node.fence import Standing, Ticket
+from tidegate.state.node.fence import Fence
 
-OPEN = Standing().begin(Ticket(1, 0))
-REQUESTS: dict[str, Callable[[Standing, Ticket], object]] = {
-    "begin": Standing.begin,
-    "read": Standing.read,
-    "stage": Standing.stage,
-    "prepare": Standing.prepare,
-    "commit": Standing.commit,
-    "abort": Standing.abort,
+OPEN = Fence().begin(Ticket(1, 0))
+REQUESTS: dict[str, Callable[[Fence, Ticket], object]] = {
+    "begin": Fence.begin,
+    "read": Fence.read,
+    "stage": Fence.stage,
+    "prepare": Fence.prepare,
+    "commit": Fence.commit,
+    "abort": Fence.abort,
 }
 
 
@@ -32,7 +33,7 @@ def test_a_batch_goes_from_begin_to_commit() -> None:
 
 @pytest.mark.parametrize("request_name", REQUESTS)
 def test_an_older_generation_is_refused_for_good(request_name: str) -> None:
-    newer = Standing().begin(Ticket(2, 5))
+    newer = Fence().begin(Ticket(2, 5))
     with pytest.raises(FencedError, match="generation 2 has taken over"):
         REQUESTS[request_name](newer, Ticket(1, 5))
 
@@ -80,14 +81,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.standing = Standing()
+        self.fence = Fence()
         self.begun: Ticket | None = None
         self.durable: set[Ticket] = set()
         """Prepared, in the eyes of a driver."""
         self.current: set[Ticket] = set()
 
     def send(self, name: str, ticket: Ticket) -> bool:
-        before = self.standing
+        before = self.fence
         fenced = self.begun is not None and ticket.generation < self.begun.generation
         try:
             after = REQUESTS[name](before, ticket)
@@ -99,10 +100,10 @@ class AnyOrder(RuleBasedStateMachine):
             assert name != "abort"
             return False
         assert not fenced, "a driver that was replaced was heard"
-        if isinstance(after, Standing):
-            self.standing = after
+        if isinstance(after, Fence):
+            self.fence = after
         if name != "abort":
-            assert self.standing.ticket == ticket, "taken for another batch than the one at work"
+            assert self.fence.ticket == ticket, "taken for another batch than the one at work"
         return True
 
     @rule(ticket=tickets)
@@ -111,12 +112,12 @@ class AnyOrder(RuleBasedStateMachine):
         assert taken == (self.begun is None or ticket >= self.begun)
         if taken:
             self.begun = ticket
-            assert self.standing.phase == "open" or ticket in self.durable
+            assert self.fence.phase == "open" or ticket in self.durable
 
     @rule(ticket=tickets)
     def read(self, ticket: Ticket) -> None:
         if self.send("read", ticket):
-            assert self.standing.phase == "open"
+            assert self.fence.phase == "open"
             assert ticket not in self.current, "its own writes would be read"
 
     @rule(ticket=tickets)
@@ -137,32 +138,32 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(ticket=tickets)
     def abort(self, ticket: Ticket) -> None:
-        before = self.standing
+        before = self.fence
         if self.send("abort", ticket):
             untouched = ticket != before.ticket or ticket in self.current
-            assert (self.standing == before) == (untouched or before.phase == "idle")
+            assert (self.fence == before) == (untouched or before.phase == "idle")
             if not untouched:
                 self.durable.discard(ticket)
 
     @rule()
     def repeat(self) -> None:
         """A request that was taken may come again: what stands does not change by it."""
-        ticket, phase = self.standing.ticket, self.standing.phase
+        ticket, phase = self.fence.ticket, self.fence.phase
         name = {"open": "begin", "prepared": "prepare", "committed": "commit", "idle": "abort"}[phase]
-        assert REQUESTS[name](self.standing, ticket) == self.standing
+        assert REQUESTS[name](self.fence, ticket) == self.fence
         if phase in ("prepared", "committed"):
-            assert self.standing.begin(ticket) == self.standing
+            assert self.fence.begin(ticket) == self.fence
 
     @invariant()
     def stands_where_the_latest_begin_put_it(self) -> None:
         if self.begun is not None:
-            assert self.standing.ticket == self.begun
+            assert self.fence.ticket == self.begun
 
     @invariant()
     def phase_tells_what_is_durable(self) -> None:
-        if self.standing.phase in ("prepared", "committed"):
-            assert self.standing.ticket in self.durable
-        assert (self.standing.phase == "committed") == (self.standing.ticket in self.current)
+        if self.fence.phase in ("prepared", "committed"):
+            assert self.fence.ticket in self.durable
+        assert (self.fence.phase == "committed") == (self.fence.ticket in self.current)
 
 
 AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

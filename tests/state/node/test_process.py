@@ -34,11 +34,11 @@ from tests.state.node_kit import (
     values,
     written,
 )
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, NodeError, StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.storage import open_storage
-from tidegate.state.node.fence import Ticket
-from tidegate.state.node.node import Holder
+from tidegate.state.node.node import StateNode
 from tidegate.state.node.shard import Shard
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import Begin
@@ -258,15 +258,15 @@ def test_a_task_that_is_late_never_reads_the_state_of_a_later_batch(driver: Driv
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Iterator[Holder]:
+def held(tmp_path: Path) -> Iterator[StateNode]:
     """A node without its wire, so that a test decides what happens between two steps of a request."""
     shard = Shard(open_storage(str(tmp_path / "log")), name="a", scratch=tmp_path)
-    holder = Holder(shard, name="a", staged=1 << 20)
+    holder = StateNode(shard, name="a", staged=1 << 20)
     yield holder
     holder.close()
 
 
-def test_a_task_overtaken_while_it_sends_its_keys_reads_nothing(held: Holder) -> None:
+def test_a_task_overtaken_while_it_sends_its_keys_reads_nothing(held: StateNode) -> None:
     first, second = Ticket(1, 0), Ticket(1, 1)
     held.begin(Begin(first, EMPTY, ALL, None))
     held.readable(first, TABLE.name)
@@ -289,7 +289,7 @@ def test_a_task_overtaken_while_it_sends_its_keys_reads_nothing(held: Holder) ->
     assert values(held.get(second, TABLE.name, probes([1]))) == {1: 1}
 
 
-def test_a_task_overtaken_while_it_sends_its_rows_stages_nothing(held: Holder) -> None:
+def test_a_task_overtaken_while_it_sends_its_rows_stages_nothing(held: StateNode) -> None:
     held.begin(Begin(Ticket(1, 0), EMPTY, ALL, None))
     held.writable(Ticket(1, 0), TABLE.name)
     held.begin(Begin(Ticket(1, 0, 1), EMPTY, ALL, None))

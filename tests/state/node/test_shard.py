@@ -32,7 +32,7 @@ from tests.state.shard_kit import (
 )
 from tidegate.errors import StaleError, StateError
 from tidegate.state.log import run
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Remote
 from tidegate.state.node.backends import keyed
 from tidegate.state.node.backends.redis import RedisStore
@@ -197,7 +197,7 @@ def test_a_shard_that_is_there_already_reads_nothing_again(
     for name in Local(tmp_path / "log").names():
         Local(tmp_path / "log").delete(name)
     # The node never heard of the commit; the ledger has it.
-    base = Manifest.from_json(replace(driver.base, batch_id=1, closed=3, runs=prepared.runs).to_json())
+    base = StateManifest.from_json(replace(driver.base, batch_id=1, closed=3, runs=prepared.runs).to_json())
     if backend != "columnar":  # which opens the new run only now
         driver.shard.begin(base, ALL)
         assert values(driver.shard.get("counts", keys([4, 5]))) == {4: 1, 5: 2}

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tidegate.operators.operator import Time
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import respread
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.log.manifest import Manifest, together
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
 from tidegate.state.task import hot_keys
 from tidegate.state.task.state import Assignment, TaskState
@@ -56,7 +56,7 @@ class Fleet:
         self.scratch = scratch
         """Of the one executor that its tasks run in, each in another worker."""
         self.route = Route.even(GROUPS, nodes=2, partitions=partitions)
-        self.base = Manifest(-1, GROUPS, None, (TABLE,))
+        self.base = StateManifest(-1, GROUPS, None, (TABLE,))
         self.before: Ticket | None = None
 
     def client(self, node: int) -> Any:
@@ -80,7 +80,7 @@ class Fleet:
         """End the batch; the bytes that its tasks sent and received."""
         answers = [self.client(node).prepare(self.ticket) for node in (0, 1)]
         runs = together(answer.runs for answer in answers)
-        self.base = Manifest(self.ticket.batch_id, GROUPS, self.watermark, (TABLE,), runs)
+        self.base = StateManifest(self.ticket.batch_id, GROUPS, self.watermark, (TABLE,), runs)
         for node in (0, 1):
             self.client(node).commit(self.ticket, self.watermark)
         self.before = self.ticket

@@ -35,12 +35,12 @@ from tests.state.node_kit import (
     table_of,
     written,
 )
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.storage import open_storage
-from tidegate.state.node.fence import Ticket
-from tidegate.state.node.node import Holder
+from tidegate.state.node.node import StateNode
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import NEVER
@@ -541,7 +541,7 @@ def test_noise_on_the_socket_is_survived(target: Target, noise: bytes, http2: bo
 def small(tmp_path: Path) -> Iterator[NodeClient]:
     """A node with limits that a test can reach, in this process."""
     shard = Shard(open_storage(str(tmp_path / "log")), name="small", scratch=tmp_path)
-    holder = Holder(shard, name="small", staged=3000)
+    holder = StateNode(shard, name="small", staged=3000)
     service = StateService(
         holder, pipeline=PIPELINE, token="t", limits=wire.Limits(command=5000, data=2000, staged=3000)
     )
@@ -591,13 +591,13 @@ def test_what_is_staged_in_all_has_a_limit(small: NodeClient) -> None:
 def test_a_manifest_beyond_the_limit_is_refused(small: NodeClient) -> None:
     runs = tuple(RunRef(f"{number}.run", number, ALL, 1, 1) for number in range(100))
     with pytest.raises(StateError, match="at most 5,000"):
-        small.begin(Ticket(1, 100), Manifest(99, COUNT, None, EMPTY.tables, runs), ALL, None)
+        small.begin(Ticket(1, 100), StateManifest(99, COUNT, None, EMPTY.tables, runs), ALL, None)
     assert small.status().phase == "idle"
 
 
 def test_state_whose_runs_are_lost_is_an_error_and_not_an_empty_answer(small: NodeClient) -> None:
     ticket = Ticket(Driver(small).generation, 5)
     lost = (RunRef("lost.run", 4, ALL, 10, 1000),)
-    small.begin(ticket, Manifest(4, COUNT, None, EMPTY.tables, lost), ALL, None)
+    small.begin(ticket, StateManifest(4, COUNT, None, EMPTY.tables, lost), ALL, None)
     with pytest.raises(StateError, match=r"lost\.run"):
         small.get(ticket, TABLE.name, probes(KEYS))

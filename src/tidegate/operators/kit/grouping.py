@@ -20,7 +20,7 @@ from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from tidegate.operators.operator import Partially
+    from tidegate.operators.operator import WithinPartitions
 
 ROWS, PANE, TIME = "_rows", "_pane", "_time"
 RESERVED = frozenset({HASH, DUE, GONE, PROBE, PART, ROWS, PANE, TIME})
@@ -48,7 +48,7 @@ class Grouping:
         chosen += [F.col(f"`{name}`") for name in self.columns]
         return rows.select(*chosen, *(column.alias(name) for name, column in within.items()))
 
-    def partial(self, rows: DataFrame, partially: Partially, *within: str) -> DataFrame:
+    def partial(self, rows: DataFrame, within_partitions: WithinPartitions, *within: str) -> DataFrame:
         """The partials of each partition per key, and per value of the columns `within`.
 
         If there are such columns, also the number of rows, so that late ones can be counted.
@@ -57,7 +57,7 @@ class Grouping:
 
         by = [f"`{name}`" for name in (*self.keys.names, *within)]
         counted = [F.expr(f"count(1) as {ROWS}")] if within else []
-        return partially(rows).groupBy(*by).agg(*_sql(self.partials), *counted)
+        return within_partitions(rows).groupBy(*by).agg(*_sql(self.partials), *counted)
 
     def shuffled(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
         """With the columns that spread the rows and give them an order."""

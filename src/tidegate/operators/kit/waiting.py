@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate.batch.time import Time
 from tidegate.operators.kit.sides import TIME, Side
-from tidegate.operators.operator import State, Time
+from tidegate.operators.operator import State
 from tidegate.state.table.table import DUE, StateTable
 
 WAITED = "time"

@@ -16,20 +16,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.config.settings import State as Settings
+from tidegate import faults
+from tidegate.batch.ticket import StagedPart, Ticket
+from tidegate.batch.time import Time
+from tidegate.config.settings import StateSettings as Settings
 from tidegate.errors import NodeError, TidegateError
-from tidegate.operators.operator import Time
 from tidegate.rescale.model import Moved
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import moves
 from tidegate.state.fleet.local import LocalNodes, NodeHandle
-from tidegate.state.log.manifest import Manifest, together
-from tidegate.state.node.fence import Part, Ticket
+from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
 from tidegate.state.task.state import Assignment
 from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
-from tidegate.testing import faults
-from tidegate.units import seconds
+from tidegate.units import seconds, size
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Arrived:
 class Kept:
     """What a batch left in the nodes once all of them have prepared."""
 
-    manifest: Manifest
+    manifest: StateManifest
     late: int
     wire: int
     """Bytes of keys and rows between tasks and nodes."""
@@ -92,7 +92,7 @@ class Nodes:
         pipeline: str,
         prefix: str,
         folder: Path,
-        base: Manifest,
+        base: StateManifest,
         route: Route,
         generation: int,
         peers: bool,
@@ -117,7 +117,7 @@ class Nodes:
             log=log,
             scratch=folder / "nodes",
             backend=settings.backend,
-            memory=size_of(settings.memory),
+            memory=size(settings.memory),
             durable=settings.durable,
             bind=settings.bind,
             options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
@@ -126,7 +126,7 @@ class Nodes:
         )
 
     @property
-    def expected(self) -> dict[int, frozenset[Part]]:
+    def expected(self) -> dict[int, frozenset[StagedPart]]:
         """What each node must have got before a batch can commit."""
         return {
             node: frozenset(
@@ -237,7 +237,7 @@ class Nodes:
             if waited % 100 == 0:
                 begin()  # A node leaves an old owner that did not answer alone until it is begun again.
 
-    def prepare(self, node: int, ticket: Ticket) -> frozenset[Part]:
+    def prepare(self, node: int, ticket: Ticket) -> frozenset[StagedPart]:
         """Have a node make durable what was staged; what that was."""
         answer = self._client(node).prepare(ticket)
         self._answers[node] = answer
@@ -253,7 +253,7 @@ class Nodes:
         answers = self._answers.values()
         runs = together(answer.runs for answer in answers)
         return Kept(
-            manifest=Manifest(batch_id, self.route.groups, watermark, self._tables, runs),
+            manifest=StateManifest(batch_id, self.route.groups, watermark, self._tables, runs),
             late=sum(answer.stats.get("late", 0) for answer in answers),
             wire=sum(answer.stats.get("wire", 0) for answer in answers),
             rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
@@ -261,7 +261,7 @@ class Nodes:
             arrived=_arrived(answers),
         )
 
-    def committed(self, ticket: Ticket, manifest: Manifest) -> None:
+    def committed(self, ticket: Ticket, manifest: StateManifest) -> None:
         """The batch is in the ledger: from now on the nodes are to stand there."""
         self._base, self._before = manifest, ticket
         self._switch = _Switch()
@@ -331,8 +331,3 @@ def generation_of(run: str) -> int | None:
     """The generation of the driver whose node wrote a run; None when its name does not tell."""
     found = re.match(r"\d+-g(\d+)-", run)
     return int(found[1]) if found else None
-
-
-def size_of(text: str) -> int:
-    """A size like `512m` in bytes."""
-    return int(text[:-1]) << {"k": 10, "m": 20, "g": 30, "t": 40}[text[-1].lower()]

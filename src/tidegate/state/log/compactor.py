@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tidegate.state.log.compaction import chosen, expired, merged_rows
 from tidegate.state.log.log import Log, Snapshot
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.table.keys import Groups
 
@@ -99,7 +99,7 @@ def _with_rests(parts: Iterable[T], rest: Rest) -> Iterator[T]:
 
 
 def substituted(
-    manifest: Manifest, groups: Groups, merges: Iterable[Merge]
+    manifest: StateManifest, groups: Groups, merges: Iterable[Merge]
 ) -> tuple[tuple[RunRef, ...], list[Merge]]:
     """The runs of a manifest with the merges done that fit it, and which those are."""
     runs, fitting = manifest.runs, []

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidegate.errors import StateError
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.run import Run, RunWriter
 from tidegate.state.log.storage import Memory, Storage
@@ -158,7 +158,7 @@ class Snapshot:
     """
 
     log: Log
-    manifest: Manifest
+    manifest: StateManifest
     groups: Groups
     runs: tuple[RunRef, ...] = ()
     arrivals: tuple[Arrival, ...] = ()

@@ -36,7 +36,7 @@ class RunRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class StateManifest:
     """The state after one batch. Before the first one, `batch_id` is -1 and there are no runs."""
 
     batch_id: int
@@ -48,7 +48,7 @@ class Manifest:
     runs: tuple[RunRef, ...] = ()
     """Oldest first."""
 
-    def restricted(self, groups: Groups) -> Manifest:
+    def restricted(self, groups: Groups) -> StateManifest:
         """What matters to the owner of these groups."""
         kept = (replace(run, groups=run.groups & groups) for run in self.runs)
         return replace(self, runs=tuple(run for run in kept if run.groups))
@@ -63,7 +63,7 @@ class Manifest:
         }
 
     @classmethod
-    def from_json(cls, form: dict[str, Any]) -> Manifest:
+    def from_json(cls, form: dict[str, Any]) -> StateManifest:
         return cls(
             form["batch_id"],
             form["groups"],

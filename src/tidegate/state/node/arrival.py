@@ -22,13 +22,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.state.log.compaction import inside, sorted_by_hash
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import LARGE, Piece, Pieces, as_written, kept
 from tidegate.state.node.backends.columnar import contains, looked_up, with_probes
 from tidegate.state.table.keys import Groups, group_of, hash_column, slices
 from tidegate.state.table.table import HASH, PROBE, StateTable
 
-PART = 4 << 20
+CHUNK_BYTES = 4 << 20
 """Bytes that come at once in the background."""
 
 Places = NDArray[np.int64]
@@ -83,7 +83,7 @@ class Loading:
 
 
 @dataclass(frozen=True)
-class View:
+class Received:
     """What is here at one moment."""
 
     count: int
@@ -115,7 +115,7 @@ class View:
             left = left[~known]
         return pa.concat_tables(found), left
 
-    def learned(self, place: int, table: StateTable, keys: pa.Table, rows: pa.Table) -> View:
+    def learned(self, place: int, table: StateTable, keys: pa.Table, rows: pa.Table) -> Received:
         """With the answer for some keys, each of which is there once; see `lookup`. What is known already
         stays as it is, so that nothing is there twice. A batch waits for it, so what is large is left as it
         came; see `tidied`."""
@@ -155,7 +155,7 @@ class View:
 
     def loaded(
         self, tables: Sequence[StateTable], rows: pa.Table, further: int | None, scratch: Path, *, keep: bool
-    ) -> View:
+    ) -> Received:
         """With the next part of what is being loaded; `further` is the hash to go on from."""
         loading = self.loading
         assert loading is not None
@@ -179,14 +179,14 @@ class View:
             return replace(self, loading=after)
         return self._settling(after, keep=keep)
 
-    def _settling(self, loading: Loading, *, keep: bool) -> View:
+    def _settling(self, loading: Loading, *, keep: bool) -> Received:
         view = self.without(loading.groups)
         if not keep:
             return view
         settled = self.settled or Pieces.of(frozenset(), self.count, {})
         return replace(view, settled=settled.plus(loading.whole(), loading.groups))
 
-    def without(self, groups: Groups) -> View:
+    def without(self, groups: Groups) -> Received:
         """With these groups no longer open: nothing of them is asked for."""
         loading = self.loading
         if loading is not None and loading.groups & groups:
@@ -196,14 +196,16 @@ class View:
         return replace(self, open=left, loading=loading, asked=self.asked if left else {})
 
 
-class Hold:
+class Transfer:
     """What has come of some key groups as of one batch. Safe to use from several threads."""
 
-    def __init__(self, base: Manifest, origins: Mapping[str, Groups], *, keep: bool, scratch: Path) -> None:
+    def __init__(
+        self, base: StateManifest, origins: Mapping[str, Groups], *, keep: bool, scratch: Path
+    ) -> None:
         """`keep`: what has come stands in for runs that are not at hand."""
         self.batch_id = base.batch_id
         self.tables = base.tables
-        self.view = View(base.groups, frozenset().union(*origins.values()))
+        self.view = Received(base.groups, frozenset().union(*origins.values()))
         self._places = {table.name: place for place, table in enumerate(base.tables)}
         self._addresses = {group: address for address, groups in origins.items() for group in groups}
         self._keep = keep
@@ -306,7 +308,7 @@ class Hold:
             after = self.view.loaded(self.tables, rows, further, self._scratch, keep=self._keep)
             if after.loading is None:
                 # Small groups come several at a time, so that the way there and back does not add up.
-                small = step.bytes + rows.nbytes < PART // 2
+                small = step.bytes + rows.nbytes < CHUNK_BYTES // 2
                 self._width = self._width * 2 if small else max(1, self._width // 2)
             self.view = after
 
@@ -326,7 +328,7 @@ class Hold:
 class Arrival:
     """The groups of a hold that are of the state of one snapshot."""
 
-    hold: Hold
+    hold: Transfer
     groups: Groups
 
     @property

@@ -9,36 +9,22 @@ repetitions change nothing, because a request or its answer may be lost and sent
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
+from tidegate.batch.ticket import NO_TICKET, Ticket
 from tidegate.errors import FencedError, StaleError
 
-Phase = Literal["idle", "open", "prepared", "committed"]
-
-Part: TypeAlias = tuple[str, int]
-"""A state table and a Spark partition: what one task stages."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Ticket:
-    """What every request carries."""
-
-    generation: int
-    batch_id: int
-    attempt: int = 0
-
-    def __str__(self) -> str:
-        return f"batch {self.batch_id} (generation {self.generation}, attempt {self.attempt})"
+NodePhase = Literal["idle", "open", "prepared", "committed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Fence:
     """What a node is at. `ticket` is that of the latest `begin`."""
 
-    ticket: Ticket = Ticket(0, -1)
-    phase: Phase = "idle"
+    ticket: Ticket = NO_TICKET
+    phase: NodePhase = "idle"
 
-    def begin(self, ticket: Ticket) -> Standing:
+    def begin(self, ticket: Ticket) -> Fence:
         """Open a batch, whatever was open. The caller drops what was staged, and brings the state to the
         batch before this one."""
         self._fence(ticket)
@@ -46,7 +32,7 @@ class Standing:
             return self  # A repetition that was held up on its way.
         if ticket < self.ticket:
             raise StaleError(f"{ticket} came after {self.ticket} had begun; it is over")
-        return Standing(ticket, "open")
+        return Fence(ticket, "open")
 
     def read(self, ticket: Ticket) -> None:
         """A task wants the state before its batch: only while that batch is open."""
@@ -56,17 +42,17 @@ class Standing:
         """A task brings what it wrote."""
         self._expect(ticket, "open", "stage")
 
-    def prepare(self, ticket: Ticket) -> Standing:
+    def prepare(self, ticket: Ticket) -> Fence:
         """All tasks are through. When it is prepared already, the caller gives the same answer again."""
         self._expect(ticket, ("open", "prepared", "committed"), "prepare")
         return self if self.phase != "open" else replace(self, phase="prepared")
 
-    def commit(self, ticket: Ticket) -> Standing:
+    def commit(self, ticket: Ticket) -> Fence:
         """The batch is in the ledger."""
         self._expect(ticket, ("prepared", "committed"), "commit")
         return replace(self, phase="committed")
 
-    def abort(self, ticket: Ticket) -> Standing:
+    def abort(self, ticket: Ticket) -> Fence:
         """The attempt came to nothing: what it staged is dropped. Of no effect on any other."""
         self._fence(ticket)
         if ticket != self.ticket or self.phase == "committed":

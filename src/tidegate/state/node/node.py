@@ -16,14 +16,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from tidegate import faults
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StateError
-from tidegate.state.node.fence import Standing, Ticket
-from tidegate.state.node.rwlock import Turns
+from tidegate.state.node.fence import Fence
+from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.staging import Staging
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column
 from tidegate.state.table.table import HASH, StateTable
 from tidegate.state.wire.commands import Begin, NodeStatus, PrepareAnswer
-from tidegate.testing import faults
 
 if TYPE_CHECKING:
     from tidegate.state.node.shard import Shard
@@ -35,7 +36,7 @@ _COURTESY = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class Ownership:
     """What the latest `begin` gave to this node."""
 
     count: int = 1
@@ -64,15 +65,15 @@ class Holding:
             )
 
 
-class Holder:
+class StateNode:
     """The state of one node, and where it stands between two batches."""
 
     def __init__(self, shard: Shard, *, name: str, staged: int) -> None:
         self._shard = shard
         self._name = name
-        self._turns = Turns()
-        self._standing = Standing()
-        self._holding = Holding()
+        self._lock = ReadWriteLock()
+        self._fence = Fence()
+        self._holding = Ownership()
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
         self._load = np.zeros(1, np.int64)
@@ -93,61 +94,61 @@ class Holder:
             thread.start()
 
     def begin(self, command: Begin) -> None:
-        with self._turns.alone():
-            after = self._standing.begin(command.ticket)
+        with self._lock.exclusive():
+            after = self._fence.begin(command.ticket)
             if after.phase != "open":
                 return
             faults.reach("node.begin", command.ticket.batch_id)
             # Until the shard is there, nothing is open: a failure in between leaves a node that has to be
             # begun again, not one that serves the state of another batch.
-            self._standing = replace(after, phase="idle")
+            self._fence = replace(after, phase="idle")
             self._answer = None
             self._staging.clear()
             self._shard.begin(
                 command.manifest, command.groups, origins=command.origins, budget=command.budget
             )
             tables = {table.name: table for table in command.manifest.tables}
-            self._holding = Holding(
+            self._holding = Ownership(
                 command.manifest.groups, command.groups, tables, command.watermark, command.hold
             )
             self._load = np.zeros(command.manifest.groups, np.int64)
-            self._standing = after
+            self._fence = after
             self._idle.clear()
             if command.hold:
                 self._pullable.set()
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
-        with self._turns.shared():
-            self._standing.read(ticket)
+        with self._lock.shared():
+            self._fence.read(ticket)
             return self._holding.table(table)
 
     def writable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may stage for it now. `stage` checks again."""
-        with self._turns.shared():
-            self._standing.stage(ticket)
+        with self._lock.shared():
+            self._fence.stage(ticket)
             return self._holding.table(table)
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
-        with self._turns.shared():
-            self._standing.read(ticket)
+        with self._lock.shared():
+            self._fence.read(ticket)
             faults.reach("node.get", ticket.batch_id)
             self._count(hash_column(keys[HASH]))
             return self._shard.get(table, keys)
 
     def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
-        with self._turns.shared():
-            self._standing.read(ticket)
+        with self._lock.shared():
+            self._fence.read(ticket)
             return self._shard.due(table, groups, upto)
 
     def scan(self, ticket: Ticket, table: str, groups: Groups) -> pa.Table:
-        with self._turns.shared():
-            self._standing.read(ticket)
+        with self._lock.shared():
+            self._fence.read(ticket)
             return self._shard.scan(table, groups)
 
     def pull(self, table: str, groups: Groups) -> pa.Table:
         """All rows as they are now: after the latest committed batch."""
-        with self._turns.shared():
+        with self._lock.shared():
             return self._shard.scan(table, groups)
 
     def left(self, table: str, groups: Groups, batch_id: int) -> StateTable:
@@ -170,7 +171,7 @@ class Holder:
         return self._shard.span(table, groups, batch_id, first, size)
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
-        newest = self._standing.ticket.generation
+        newest = self._fence.ticket.generation
         if ticket.generation < newest:
             raise FencedError(f"a release is refused: a driver of generation {newest} has taken over")
         self._shard.release(groups, ticket.batch_id)
@@ -178,17 +179,17 @@ class Holder:
     def stage(
         self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]
     ) -> None:
-        with self._turns.shared():
-            self._standing.stage(ticket)
+        with self._lock.shared():
+            self._fence.stage(ticket)
             self._holding.table(table)
             self._holding.check_hashes(hash_column(rows[HASH]))
             faults.reach("node.stage", ticket.batch_id)
             self._staging.put(table, partition, rows, stats)
 
     def prepare(self, ticket: Ticket) -> PrepareAnswer:
-        with self._turns.alone():
-            after = self._standing.prepare(ticket)
-            if after is self._standing and self._answer is not None:
+        with self._lock.exclusive():
+            after = self._fence.prepare(ticket)
+            if after is self._fence and self._answer is not None:
                 return self._answer
             faults.reach("node.prepare", ticket.batch_id)
             gathered = self._staging.gathered()
@@ -208,15 +209,15 @@ class Holder:
                 {group: int(self._load[group]) for group in np.flatnonzero(self._load).tolist()},
                 self._shard.arrived(),
             )
-            self._standing = after
+            self._fence = after
             self._staging.clear()
             faults.reach("node.prepared", ticket.batch_id)
             return self._answer
 
     def commit(self, ticket: Ticket, watermark: int | None) -> None:
-        with self._turns.alone():
-            after = self._standing.commit(ticket)
-            if after == self._standing:
+        with self._lock.exclusive():
+            after = self._fence.commit(ticket)
+            if after == self._fence:
                 return
             if watermark != self._holding.watermark:
                 raise StateError(
@@ -225,7 +226,7 @@ class Holder:
                 )
             faults.reach("node.commit", ticket.batch_id)
             self._shard.commit(ticket.batch_id, watermark)
-            self._standing = after
+            self._fence = after
             self._idle.set()
             self._committed.set()
             self._pullable.set()
@@ -233,26 +234,24 @@ class Holder:
 
     def abort(self, ticket: Ticket) -> None:
         """What was prepared stays in the log, where nothing refers to it; `begin` sets the shard back."""
-        with self._turns.alone():
-            after = self._standing.abort(ticket)
-            if after != self._standing:
-                self._standing = after
+        with self._lock.exclusive():
+            after = self._fence.abort(ticket)
+            if after != self._fence:
+                self._fence = after
                 self._idle.set()
                 self._staging.clear()
                 self._answer = None
 
     def digest(self, table: str, group: int) -> str:
-        with self._turns.shared():
+        with self._lock.shared():
             return self._shard.digest(table, group)
 
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Waits for nobody, so that a node at work is not taken for a dead one. `sizes` reads the index of
         every run."""
-        standing, groups = self._standing, self._holding.groups
-        figures = self._staging.bytes, self._turns.busy(), self._shard.sizes() if sizes else {}
-        return NodeStatus(
-            self._name, standing.ticket, standing.phase, groups, *figures, self._shard.groups_left
-        )
+        fence, groups = self._fence, self._holding.groups
+        figures = self._staging.bytes, self._lock.busy(), self._shard.sizes() if sizes else {}
+        return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, self._shard.groups_left)
 
     def close(self) -> None:
         self._closing = True
@@ -260,7 +259,7 @@ class Holder:
             event.set()
         for thread in self._threads:
             thread.join()
-        with self._turns.alone():
+        with self._lock.exclusive():
             self._shard.close()
 
     def _count(self, hashes: Hashes) -> None:
@@ -290,7 +289,7 @@ class Holder:
             pass
 
     def _merged(self) -> bool:
-        faults.reach("node.merge", self._standing.ticket.batch_id)
+        faults.reach("node.merge", self._fence.ticket.batch_id)
         return self._shard.merge(self._resting())
 
     def _pull(self) -> None:

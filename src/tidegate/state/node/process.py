@@ -22,15 +22,15 @@ from pathlib import Path
 
 import numpy.ma  # noqa: F401  pyarrow loads it at its first conversion: better now than in a batch.
 
+from tidegate import faults
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.storage import open_storage
-from tidegate.state.node.node import Holder
+from tidegate.state.node.node import StateNode
 from tidegate.state.node.peers import Connect
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
 from tidegate.state.wire.client import NodeClient, client_for
 from tidegate.state.wire.commands import Limits
-from tidegate.testing import faults
 
 TOKEN = "TIDEGATE_TOKEN"
 _WILDCARDS = ("0.0.0.0", "::")
@@ -77,7 +77,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         connect=_connecting(given, token),
     )
     limits = Limits(data=given.request_limit)
-    holder = Holder(shard, name=given.name, staged=limits.staged)
+    holder = StateNode(shard, name=given.name, staged=limits.staged)
     service = StateService(
         holder,
         pipeline=given.pipeline,
@@ -100,7 +100,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     os._exit(0)
 
 
-def _close(service: StateService, holder: Holder) -> None:
+def _close(service: StateService, holder: StateNode) -> None:
     service.shutdown()
     holder.close()
 

@@ -1,4 +1,4 @@
-"""Turns at the state of a node: many readers together, or one that changes it alone."""
+"""ReadWriteLock at the state of a node: many readers together, or one that changes it alone."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Turns:
+class ReadWriteLock:
     """A lock for readers and writers. Who wants to be alone goes before readers that come later."""
 
     def __init__(self) -> None:
         self._free = threading.Condition()
         self._readers = 0
-        self._alone = False
+        self._exclusive = False
         self._waiting = 0
         self._since: dict[int, float] = {}
 
@@ -22,7 +22,7 @@ class Turns:
     def shared(self) -> Iterator[None]:
         with self._counted():
             with self._free:
-                self._free.wait_for(lambda: not self._alone and not self._waiting)
+                self._free.wait_for(lambda: not self._exclusive and not self._waiting)
                 self._readers += 1
             try:
                 yield
@@ -32,18 +32,18 @@ class Turns:
                     self._free.notify_all()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         with self._counted():
             with self._free:
                 self._waiting += 1
-                self._free.wait_for(lambda: not self._alone and not self._readers)
+                self._free.wait_for(lambda: not self._exclusive and not self._readers)
                 self._waiting -= 1
-                self._alone = True
+                self._exclusive = True
             try:
                 yield
             finally:
                 with self._free:
-                    self._alone = False
+                    self._exclusive = False
                     self._free.notify_all()
 
     def busy(self) -> float:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tidegate.errors import StateError, TidegateError
-from tidegate.state.node.node import Holder
+from tidegate.state.node.node import StateNode
 from tidegate.state.wire.commands import (
     NEXT,
     Abort,
@@ -86,11 +86,11 @@ class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class StateService(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves what a Holder holds. Listens from its creation until `shutdown`; `port` tells where."""
+    """Serves what a StateNode holds. Listens from its creation until `shutdown`; `port` tells where."""
 
     def __init__(
         self,
-        holder: Holder,
+        holder: StateNode,
         *,
         pipeline: str,
         token: str,

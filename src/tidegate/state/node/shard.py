@@ -16,14 +16,14 @@ from tidegate.errors import StaleError, StateError
 from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
 from tidegate.state.log.compactor import Merge, Merger, Rest, substituted
 from tidegate.state.log.log import Log, Snapshot
-from tidegate.state.log.manifest import Manifest, RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.sizes import sizes_of
 from tidegate.state.log.storage import Storage
-from tidegate.state.node.arrival import PART, Arrival, Hold, restricted
+from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Transfer, restricted
 from tidegate.state.node.backends import open_backend
 from tidegate.state.node.backends.columnar import Columnar
-from tidegate.state.node.backends.migrating import Through
+from tidegate.state.node.backends.migrating import Migrating
 from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
 from tidegate.state.table.digest import digest_of
@@ -34,7 +34,7 @@ _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be
 merged."""
 _FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
-_NOWHERE = Manifest(-1, 1, None, ())
+_NOWHERE = StateManifest(-1, 1, None, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class Shard:
         self._log = Log(storage, memory=memory, durable=durable)
         self._peers = Peers(connect)
         inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
-        self._backend = Through(inner, self._peers)
+        self._backend = Migrating(inner, self._peers)
         self._departures = Departures()
-        self._left = Through(Columnar(), self._peers)  # reads what has left
+        self._left = Migrating(Columnar(), self._peers)  # reads what has left
         self._scratch = scratch
         self._allowance = 0
         self._merger = Merger(self._log, memory=memory, name=self._run_name)
@@ -102,7 +102,7 @@ class Shard:
 
     def begin(
         self,
-        base: Manifest,
+        base: StateManifest,
         groups: Groups,
         *,
         origins: Mapping[str, Groups] | None = None,
@@ -202,7 +202,7 @@ class Shard:
         """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
         if self._allowance <= 0:
             return False
-        came = self._backend.pull(self._now, min(PART, self._allowance))
+        came = self._backend.pull(self._now, min(CHUNK_BYTES, self._allowance))
         if came is None:
             return False
         with self._lock:  # An empty part is not for nothing either.
@@ -302,7 +302,7 @@ class Shard:
         self._log.keep(())
 
     def _arriving(
-        self, base: Manifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
+        self, base: StateManifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
     ) -> tuple[Arrival, ...]:
         """What is under way, and what is to come from now on: groups that are not here, and have state."""
         for arrival in under_way:
@@ -320,7 +320,7 @@ class Shard:
                 wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
                 return (*under_way[:place], wider, *under_way[place + 1 :])
         keep = not (self._log.durable and self._log.mapped)
-        hold = Hold(base, fresh, keep=keep, scratch=self._scratch)
+        hold = Transfer(base, fresh, keep=keep, scratch=self._scratch)
         return (*under_way, Arrival(hold, hold.view.open))
 
     def _without_arrivals(self, now: Snapshot) -> Snapshot:
@@ -335,12 +335,12 @@ class Shard:
     def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
         return [(ref, self._log.run(ref)) for ref in refs]
 
-    def _after(self, pending: _Pending) -> Manifest:
+    def _after(self, pending: _Pending) -> StateManifest:
         return replace(
             self._now.manifest, batch_id=pending.batch_id, closed=pending.watermark, runs=pending.runs
         )
 
-    def _snapshot(self, manifest: Manifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
+    def _snapshot(self, manifest: StateManifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
         """A manifest with the merges done that fit it; the other ones are forgotten. So are arrivals when all
         runs are merged that they were read for."""
         runs, self._merges = substituted(manifest, groups, self._merges)
@@ -385,7 +385,7 @@ def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[St
     return content
 
 
-def _alike(one: Manifest, other: Manifest, groups: Groups) -> bool:
+def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
     """Whether these describe the same state of some groups."""
     one, other = one.restricted(groups), other.restricted(groups)
     return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)

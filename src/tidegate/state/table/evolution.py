@@ -8,7 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from tidegate.errors import CheckpointError
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
 
 Meaning = Mapping[str, Mapping[str, str]]
@@ -17,7 +17,7 @@ Meaning = Mapping[str, Mapping[str, str]]
 _WAY_OUT = "undo the change to go on from this checkpoint, or begin with a new one"
 
 
-def evolved(base: Manifest, tables: tuple[StateTable, ...]) -> Manifest:
+def evolved(base: StateManifest, tables: tuple[StateTable, ...]) -> StateManifest:
     """The state of a checkpoint under the tables of today. Raises CheckpointError when they do not fit.
 
     Value columns that may be null can be added; so can tables.

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidegate.state.node.fence import Ticket
+from tidegate.batch.ticket import Ticket
 from tidegate.state.table.table import StateTable
 
 _MOST_BYTES = 64 << 20

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.operators.operator import Time
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
 from tidegate.state.log.compaction import sorted_by_hash
-from tidegate.state.node.fence import Ticket
 from tidegate.state.table.keys import group_of, hash_column, same
 from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
 from tidegate.state.task.hot_keys import HotKeys

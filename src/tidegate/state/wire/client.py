@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import flight
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
-from tidegate.state.log.manifest import Manifest
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import Groups
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
@@ -43,7 +43,7 @@ class NodeClient:
     def begin(
         self,
         ticket: Ticket,
-        manifest: Manifest,
+        manifest: StateManifest,
         groups: Groups,
         watermark: int | None,
         *,

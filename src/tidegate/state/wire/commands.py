@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 from pyarrow import flight
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import CheckpointError, FencedError, NodeError, StaleError, StateError, TidegateError
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Phase, Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
+from tidegate.state.node.fence import NodePhase
 from tidegate.state.table.keys import Groups, parse_groups, show_groups
 
 VERSION = 1
@@ -39,7 +40,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Begin:
     ticket: Ticket
-    manifest: Manifest
+    manifest: StateManifest
     """The state before the batch, all of it or what matters to this node."""
     groups: Groups
     """What this node owns in the batch."""
@@ -216,7 +217,7 @@ class NodeStatus:
 
     name: str
     ticket: Ticket
-    phase: Phase
+    phase: NodePhase
     groups: Groups
     staged: int
     """Bytes that tasks have staged and `prepare` has not yet taken."""
@@ -255,7 +256,7 @@ def encode(command: Command, pipeline: str) -> bytes:
         match value:
             case Ticket():
                 form.update(_ticket_form(value))
-            case Manifest():
+            case StateManifest():
                 form[name] = value.to_json()
             case frozenset():
                 form[name] = show_groups(value)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.batch.ticket import Ticket
 from tidegate.errors import StateError
-from tidegate.state.log.manifest import Manifest, RunRef
-from tidegate.state.node.fence import Ticket
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.keys import Groups, parse_groups
 from tidegate.state.table.table import StateTable
 from tidegate.state.wire.commands import (
@@ -135,7 +135,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9._:%\[\]-]{1,255}:[0-9]{1,5}")
 _RUN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
 
 
-def _manifest(form: _Form) -> Manifest:
+def _manifest(form: _Form) -> StateManifest:
     fields = _Form(form.take("manifest", dict), "the manifest")
     count = fields.whole("groups", 1, MAX_GROUPS)
     if count & (count - 1):
@@ -144,7 +144,7 @@ def _manifest(form: _Form) -> Manifest:
     if len({table.name for table in tables}) < len(tables):
         raise StateError("the manifest names a table twice")
     runs = tuple(_run(_Form(item, "a run of the manifest"), count) for item in fields.take("runs", list))
-    manifest = Manifest(fields.whole("batch_id", -1), count, fields.moment("closed"), tables, runs)
+    manifest = StateManifest(fields.whole("batch_id", -1), count, fields.moment("closed"), tables, runs)
     fields.done()
     return manifest
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tidegate.state.log.compaction import inside, shortened, sorted_by_hash
 from tidegate.state.log.log import Snapshot
-from tidegate.state.log.manifest import Manifest
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar
 from tidegate.state.node.backends.mark import Mark
@@ -43,7 +43,7 @@ class Keyed(Backend):
         self._store = store
         self._runs = Columnar()
         self._turn = threading.Lock()  # to change what the store holds
-        self._known: tuple[Manifest, dict[int, str]] | None = None
+        self._known: tuple[StateManifest, dict[int, str]] | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
         if self._store.shared:  # Groups that went elsewhere are their new owner's now.
@@ -208,7 +208,7 @@ class Keyed(Backend):
         return known[1]
 
 
-def _versions(manifest: Manifest, groups: Groups) -> dict[int, str]:
+def _versions(manifest: StateManifest, groups: Groups) -> dict[int, str]:
     tables = "".join(f"{table.name}:{table.written.to_string()}" for table in manifest.tables)
     known: dict[tuple[str, ...], str] = {}
     versions = {}

@@ -18,7 +18,7 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.compaction import inside, live, merged, reached, rows_within, sorted_by_hash
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.pieces import as_written
-from tidegate.state.node.arrival import PART, Arrival, Places, View
+from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Places, Received
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar, by_probe, looked_up, with_probes
 from tidegate.state.node.peers import Origin, Peers
@@ -43,7 +43,7 @@ class _Share:
     """Rows written since the arrival's batch; `_probe` counts in `keys`."""
     left: Places
     """Keys that may have rows from before, by place in `keys`."""
-    view: View
+    view: Received
     old: pa.Table
     """Rows from before that are here, by `view`."""
 
@@ -72,7 +72,7 @@ class _Request:
         return origin.take(self.table.name, self.groups, self.arrivals[0].batch_id, self.keys)
 
 
-class Through(Backend):
+class Migrating(Backend):
     """A backend, and in front of it what is still with other nodes.
 
     Rows of a key in an open group are the newest of: what was written since the arrival's batch, what has
@@ -145,7 +145,7 @@ class Through(Backend):
         found = [self._inner.scan(snapshot, table, groups - away)]
         first: int | None = 0
         while first is not None:
-            rows, first = self.span(snapshot, table, away, first, PART)
+            rows, first = self.span(snapshot, table, away, first, CHUNK_BYTES)
             found.append(rows)
         return sorted_by_hash(pa.concat_tables(found))
 

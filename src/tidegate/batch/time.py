@@ -1,0 +1,16 @@
+"""Event time as a batch sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """Event time in a batch, in microseconds; None until every source has been heard."""
+
+    closed: int | None
+    """The watermark of the batch before: what was due by then has been emitted. A row whose window ended
+    at or before it is late."""
+    watermark: int | None
+    """The watermark of this batch: what is due by then is emitted now."""
