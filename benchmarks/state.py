@@ -277,7 +277,7 @@ def _death(size: int, kills: int) -> Row:
         with _node(place, "columnar") as (client, manifest, _):
             start = time.perf_counter()
             for group in range(manifest.groups):
-                client.pull(manifest.tables[0].name, frozenset({group}))
+                _content(client, manifest, group)
             scan = time.perf_counter() - start
             with _dict_of(client, manifest) as (reload, _):
                 pass
@@ -307,7 +307,7 @@ def _memory(size: int) -> Row:
         _load(place, size, nodes=1)
         with _node(place, "columnar") as (client, manifest, pid):
             for group in range(manifest.groups):
-                client.pull(manifest.tables[0].name, frozenset({group}))
+                _content(client, manifest, group)
             resident["columnar"] = _resident(pid)
             with _dict_of(client, manifest) as (_, other):
                 resident["memory"] = _resident(other)
@@ -362,7 +362,7 @@ def _disk(batches: int) -> Row:
             ledger.append(Entry(batch_id, ledger.generation, {}, {}, {}, state=manifest.to_json()))
             shard.commit(batch_id, None)
             garbage.collect(manifest)
-            while shard.merge():
+            while shard.compact():
                 pass
             used = sum(path.stat().st_size for path in log.rglob("*") if path.is_file())
             snapshot = snapshot or used
@@ -414,6 +414,12 @@ def _touch(
         return run(declare, copy, batches=batches, overrides={"state.nodes": nodes}, listener=kill)
 
 
+def _content(node: NodeClient, manifest: StateManifest, group: int) -> pa.Table:
+    """All rows of a key group."""
+    name, everything = manifest.tables[0].name, 1 << 60
+    return node.fetch_range(name, frozenset({group}), manifest.batch_id, 0, everything)[0]
+
+
 @contextmanager
 def _dict_of(full: NodeClient, manifest: StateManifest) -> Iterator[tuple[float, int]]:
     """A node that holds the same state in a dict: seconds that it took to take it up, and its process."""
@@ -422,7 +428,7 @@ def _dict_of(full: NodeClient, manifest: StateManifest) -> Iterator[tuple[float,
         ticket = Ticket(1, 0, 1)
         client.begin(ticket, StateManifest(-1, manifest.groups, None, manifest.tables), groups, None)
         for group in range(manifest.groups):
-            rows = full.pull(table.name, frozenset({group}))
+            rows = _content(full, manifest, group)
             # What is asked for is taken into the dict, and from then on kept there.
             client.get(ticket, table.name, rows.slice(0, 1).select(table.probes.names))
             gone = pa.array(np.zeros(rows.num_rows, np.bool_))

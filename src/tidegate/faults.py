@@ -32,7 +32,7 @@ POINTS = (
     "node.prepared",
     "node.commit",
     "node.committed",
-    "node.merge",
+    "node.compaction",
     "task.begin",
     "task.fetched",
     "task.staged",

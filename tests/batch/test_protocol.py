@@ -184,7 +184,6 @@ def test_an_older_generation_is_refused_for_good() -> None:
         fence.stage,
         fence.prepare,
         fence.commit,
-        fence.abort,
     ):
         with pytest.raises(FencedError, match="generation 4 has taken over"):
             request(old)
@@ -195,7 +194,6 @@ def test_a_straggler_of_an_earlier_attempt_is_refused() -> None:
     for request in (fence.begin, fence.read, fence.stage, fence.prepare, fence.commit):
         with pytest.raises(StaleError):
             request(FIRST)
-    assert fence.abort(FIRST) == fence
 
 
 def test_nothing_is_read_or_staged_after_prepare() -> None:
@@ -216,7 +214,6 @@ def test_repetitions_change_nothing() -> None:
     assert prepared.prepare(FIRST) is prepared
     committed = prepared.commit(FIRST)
     assert committed.commit(FIRST) == committed.prepare(FIRST) == committed.begin(FIRST) == committed
-    assert committed.abort(FIRST) == committed
 
 
 def test_a_node_that_missed_its_commit_begins_the_next_batch() -> None:

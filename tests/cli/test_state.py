@@ -122,7 +122,7 @@ def merged(tmp_path: Path) -> Path:
         manifest = StateManifest(batch_id, 4, None, (table,), runs)
         ledger.append(Entry(batch_id, 1, {}, {}, {}, state=manifest.to_json()))
         shard.commit(batch_id, None)
-        while shard.merge():
+        while shard.compact():
             pass
     shard.close()
     (folder / "pipeline.json").write_text('{"pipeline": "merged", "sources": []}')

@@ -27,6 +27,7 @@ from tidegate.spark import session
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import open_storage
 from tidegate.state.node.shard import Shard
+from tidegate.state.table.rows import encoded
 
 NAME = "watched"
 ROWS = 200
@@ -71,10 +72,10 @@ def pipeline(folder: Path, batches: int) -> tg.Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a run leaves: the rows of each sink, and a digest of the state by table and key group."""
+    """What a run leaves: the rows of each sink, and the rows of state by table and key group."""
 
     rows: Mapping[str, Counter[tuple[object, ...]]]
-    state: Mapping[tuple[str, int], str]
+    state: Mapping[tuple[str, int], tuple[bytes, ...]]
     batches: int
 
 
@@ -88,7 +89,7 @@ def left(folder: Path, checkpoint: Path) -> Left:
         shard = Shard(open_storage(str(checkpoint / "state")), name="reader", scratch=Path(scratch))
         shard.begin(manifest, frozenset(range(manifest.groups)))
         state = {
-            (table.name, group): shard.digest(table.name, group)
+            (table.name, group): tuple(sorted(encoded(shard.scan(table.name, frozenset({group})))))
             for table in manifest.tables
             for group in range(manifest.groups)
         }

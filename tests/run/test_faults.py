@@ -34,7 +34,7 @@ def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Finis
 def numbered(plan: Sequence[Fault], first: int, over: int) -> list[Fault]:
     """Faults dealt out to `over` batches. Merges follow no batch closely: theirs come with the first ones."""
     dealt = [
-        fault if fault.point == "node.merge" else replace(fault, batch_id=first + number % over)
+        fault if fault.point == "node.compaction" else replace(fault, batch_id=first + number % over)
         for number, fault in enumerate(plan)
     ]
     places = [(fault.point, fault.batch_id) for fault in dealt if fault.batch_id is not None]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidegate.batch.ticket import Ticket
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.table.keys import group_of
+from tidegate.state.table.keys import Groups, group_of
 from tidegate.state.table.table import NEVER, StateTable
 from tidegate.state.wire.client import NodeClient, PrepareAnswer
 
@@ -90,7 +90,16 @@ class Driver:
         return ticket
 
     def state(self) -> dict[int, int]:
-        return values(self.node.pull(TABLE.name, self.groups))
+        return values(stored(self.node, TABLE, self.groups))
+
+
+def stored(node: NodeClient, table: StateTable, groups: Groups) -> pa.Table:
+    """All rows of these groups after the latest batch that the node has committed."""
+    status = node.status()
+    batch_id = status.ticket.batch_id - (status.phase != "committed")
+    rows, further = node.fetch_range(table.name, groups, batch_id, 0, 1 << 30)
+    assert further is None
+    return rows
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import ClassVar
 
 from tidegate.batch.ticket import StagedPart, Ticket
+from tidegate.errors import FencedError
 from tidegate.sim.durable import Durable, Run
 from tidegate.sim.network import Call
 from tidegate.sim.workload import State, group_of
@@ -131,11 +132,12 @@ class Node:
         self.fence = fence
 
     def abort(self, ticket: Ticket) -> None:
-        fence = self.fence.abort(ticket)
-        if fence != self.fence:
+        if ticket.generation < self.fence.ticket.generation:
+            raise FencedError(f"{ticket} is refused")
+        if ticket == self.fence.ticket and self.fence.phase != "committed":
+            self.fence = replace(self.fence, phase="idle")
             self.staged.clear()
             self.receipt = None
-        self.fence = fence
 
     def merge(self, rng: Random) -> bool:
         """Write one run for several neighbours; False when there is nothing to merge, or a batch is prepared.

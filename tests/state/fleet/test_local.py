@@ -23,7 +23,8 @@ from tests.state.node_kit import (
     probes,
     written,
 )
-from tidegate.errors import NodeError, StateError
+from tidegate.batch.ticket import Ticket
+from tidegate.errors import NodeError, StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.wire.client import client_for
 from tidegate.testing import faults
@@ -212,8 +213,8 @@ def test_connections_are_kept_until_they_break(nodes: LocalNodes) -> None:
 
 def test_an_error_of_the_node_does_not_cost_the_connection(nodes: LocalNodes) -> None:
     client = client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0)
-    with pytest.raises(StateError):
-        client.digest("no such table", 0)
+    with pytest.raises(StaleError):
+        client.scan(Ticket(1, 0), "no such table", frozenset())
     assert client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0) is client
 
 

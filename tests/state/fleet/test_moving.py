@@ -55,22 +55,22 @@ class Drive:
         self,
         origins: Mapping[int, Mapping[str, Groups]] | None = None,
         budget: int = 0,
-        hold: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.ticket = Ticket(1, self.base.batch_id + 1, self.ticket.attempt + 1)
         for index, (client, groups) in enumerate(zip(self.clients, self.owners, strict=True)):
             where = (origins or {}).get(index)
             base = self.base.restricted(groups)
-            client.begin(self.ticket, base, groups, None, origins=where, budget=budget, hold=hold)
+            client.begin(self.ticket, base, groups, None, origins=where, budget=budget, urgent=urgent)
 
-    def move(self, *owners: Groups, budget: int = 0, hold: bool = False) -> None:
+    def move(self, *owners: Groups, budget: int = 0, urgent: bool = False) -> None:
         before, self.owners = self.owners, owners
         origins: dict[int, dict[str, Groups]] = {}
         for index, groups in enumerate(owners):
             for other, had in enumerate(before):
                 if other != index and had & groups:
                     origins.setdefault(index, {})[self.handles[other].address] = had & groups
-        self.begin(origins, budget, hold)
+        self.begin(origins, budget, urgent)
 
     def batch(self, rows: Mapping[int, int], budget: int = 0) -> None:
         self.answers = []
@@ -117,7 +117,7 @@ def test_key_groups_come_when_needed_and_in_the_background(tmp_path: Path, durab
         for client in drive.clients:
             client.release(Ticket(1, 1 << 40), ALL)
         with pytest.raises(StaleError):
-            drive.clients[0].take(TABLE.name, RIGHT, 0, probes(ON_RIGHT))
+            drive.clients[0].fetch_keys(TABLE.name, RIGHT, 0, probes(ON_RIGHT))
         assert drive.get(1, ON_RIGHT) == dict.fromkeys(ON_RIGHT, 1) | dict.fromkeys(ON_RIGHT[:5], 2)
         drive.batch({})
         assert drive.answers[1].arrived["local"] == len(ON_RIGHT)
@@ -136,7 +136,7 @@ def test_the_background_waits_for_the_end_of_a_batch_unless_the_batch_waits_for_
         assert left(1) == len(RIGHT)
         drive.batch({}, budget=1 << 20)  # The next one begins at once; parts come all the same.
         await_that(lambda: left(1) < len(RIGHT))
-        drive.move(ALL, NOTHING, budget=1 << 20, hold=True)
+        drive.move(ALL, NOTHING, budget=1 << 20, urgent=True)
         await_that(lambda: left(0) == 0)
 
 
@@ -168,8 +168,9 @@ def test_nodes_that_wait_for_each_other_do_not_wait_for_ever(tmp_path: Path) -> 
         stop = threading.Event()
 
         def interrupting(client: NodeClient) -> None:
-            while not stop.is_set():  # of another batch: it waits for its turn, and changes nothing
-                client.abort(replace(drive.ticket, attempt=drive.ticket.attempt + 1))
+            while not stop.is_set():  # of another batch: it takes the lock, and changes nothing
+                with pytest.raises(StaleError):
+                    client.prepare(replace(drive.ticket, attempt=drive.ticket.attempt + 1))
 
         threads = [threading.Thread(target=interrupting, args=(client,)) for client in drive.clients]
         for thread in threads:

@@ -37,7 +37,7 @@ def test_merging_leaves_files_alone_and_ignores_what_others_own(make: Make, tmp_
         driver.batch({"counts": rows(range(number, 60), number)})
     names = set(Local(tmp_path / "log").names())
     left, right = Driver(make(), driver.base, LEFT), Driver(make(), driver.base, RIGHT)
-    assert left.shard.merge()
+    assert left.shard.compact()
     runs = left.batch({}).runs
     assert len(runs) == 1
     assert runs[0].groups == LEFT
@@ -54,7 +54,7 @@ def test_what_another_owner_merged_away_stays_away_when_its_groups_come_back(mak
     for _ in range(3):
         right.batch({"counts": rows(mine, gone=True)})
         left.batch({})
-    assert right.shard.merge()
+    assert right.shard.compact()
     assert right.batch({}).runs == ()
     back = Driver(make(), replace(left.base, runs=together([left.batch({}).runs, right.base.runs])))
     others = set(range(60)) - set(mine)
@@ -67,7 +67,7 @@ def test_a_merge_that_no_manifest_has_yet_is_done_again_after_an_abandoned_batch
     driver = Driver(make())
     for number in range(4):
         driver.batch({"counts": rows([number], number)})
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     driver.shard.prepare(4, "1", {"counts": rows([9], 9)}, None)
     driver.shard.begin(driver.base, ALL)
     assert values(driver.shard.scan("counts", ALL)) == {0: 0, 1: 1, 2: 2, 3: 3}
@@ -80,7 +80,7 @@ def test_a_row_that_is_over_does_not_bring_back_an_older_one(make: Make) -> None
     for number in range(4):
         driver.batch({"counts": rows([1], 2 + number, due=5)}, 1)
     driver.batch({"counts": rows([2], gone=True)}, 10)
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     assert len(driver.batch({}, 10).runs) == 2  # the large one is still there
     assert values(driver.shard.get("counts", keys([1, 2, 3]))) == {3: 1}
 
@@ -91,7 +91,7 @@ def test_merging_everything_drops_what_does_not_count(make: Make) -> None:
     driver.batch({"counts": rows(range(5), gone=True)}, 0)
     driver.batch({"counts": rows([7], due=6)}, 0)
     driver.batch({"events": rows([1], due=20, table=BUFFER)}, 8)
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     (merged,) = driver.batch({}, 8).runs
     assert merged.rows == 5  # counts 5, 6, 8, 9 and one event
 
@@ -100,9 +100,9 @@ def test_runs_whose_rows_are_all_over_are_let_go(make: Make) -> None:
     driver = Driver(make())
     for number in range(3):
         driver.batch({"events": rows([number], due=number, table=BUFFER)}, number - 1)
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     assert [ref.sequence for ref in driver.batch({}, 2).runs] == [2]
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     assert driver.batch({}, 2).runs == ()
 
 
@@ -111,7 +111,7 @@ def test_a_merge_that_leaves_nothing_writes_nothing(make: Make, tmp_path: Path) 
     for gone in (False, True, True, True):
         driver.batch({"counts": rows([1, 2], gone=gone)})
     before = Local(tmp_path / "log").names()
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     assert Local(tmp_path / "log").names() == before
     assert driver.batch({}).runs == ()
     assert driver.shard.scan("counts", ALL).num_rows == 0
@@ -137,7 +137,7 @@ def test_a_commit_just_when_a_merge_ends_leaves_the_merged_run(make: Make) -> No
                 other.join()
 
     driver.shard._lock = Watched()  # type: ignore[assignment]
-    assert driver.shard.merge()
+    assert driver.shard.compact()
     driver.shard._lock = lock
     driver.shard.begin(driver.base, ALL)
     assert values(driver.shard.scan("counts", ALL)) == {0: 0, 1: 1, 2: 2, 3: 3}
@@ -151,7 +151,7 @@ def test_disk_stays_within_three_snapshots_when_a_tenth_is_rewritten_again_and_a
     largest = 0
     for number in range(300):
         retained = [*retained[-3:], driver.batch({"counts": rows(range(1000), number)})]
-        driver.shard.merge()
+        driver.shard.compact()
         files = {ref.name: ref.bytes for manifest in retained for ref in manifest.runs}
         largest = max(largest, sum(files.values()))
     assert largest <= 3 * snapshot

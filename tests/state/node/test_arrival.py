@@ -43,8 +43,7 @@ from tidegate.state.log.pieces import kept
 from tidegate.state.log.storage import Local
 from tidegate.state.node import arrival
 from tidegate.state.node import shard as shards
-from tidegate.state.node.backends import keyed
-from tidegate.state.node.backends import migrating
+from tidegate.state.node.backends import keyed, migrating
 from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import Groups, group_of, hash_column
@@ -76,26 +75,26 @@ class Line:
             raise NodeError("nobody is there", node=self.address)
         return self.machine.shards[self.address]
 
-    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
         machine = self.machine
         if not machine.serving[self.asker]:  # Else it asks for others.
             machine.takes[self.asker, self.address, batch_id] += 1
         machine.serving[self.address] += 1
         try:
-            rows = self.shard.take(table, groups, batch_id, keys)
+            rows = self.shard.fetch_keys(table, groups, batch_id, keys)
         finally:
             machine.serving[self.address] -= 1
         for key in tuples(keys.drop_columns(["_hash"])):
             self.machine.asked[self.asker, self.address, batch_id, table, repr(key)] += 1
         return rows
 
-    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
-        return self.shard.ripe(table, groups, batch_id, since, upto)
+    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        return self.shard.fetch_due(table, groups, batch_id, since, upto)
 
-    def span(
+    def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
-        return self.shard.span(table, groups, batch_id, first, size)
+        return self.shard.fetch_range(table, groups, batch_id, first, size)
 
 
 class Machine(RuleBasedStateMachine):
@@ -215,7 +214,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def merge(self) -> None:
         for name in NAMES:
-            self.shard(name).merge()
+            self.shard(name).compact()
 
     @rule()
     def tidy(self) -> None:
@@ -345,7 +344,7 @@ class Call:
 
     def __getattr__(self, kind: str) -> Callable[..., Any]:
         def call(table: str, groups: Groups, batch_id: int, *more: Any) -> Any:
-            size = more[0].num_rows if kind == "take" else 0
+            size = more[0].num_rows if kind == "fetch_keys" else 0
             self.network.calls.append((self.asker, self.address, kind, groups, size))
             if self.address in self.network.lost:
                 raise NodeError("nobody is there", node=self.address)
@@ -422,10 +421,10 @@ def test_a_key_is_asked_for_once_whether_it_is_there_or_not(network: Network) ->
     missing = [key for key in range(1000, 1100) if key_group(key) in RIGHT]
     for _ in range(3):
         assert values(b.get("counts", keys([*ON_RIGHT, *missing]))) == dict.fromkeys(ON_RIGHT, 1)
-    assert network.calls == [("b", "a", "take", RIGHT, len(ON_RIGHT) + len(missing))]
+    assert network.calls == [("b", "a", "fetch_keys", RIGHT, len(ON_RIGHT) + len(missing))]
     another = next(key for key in range(5000, 6000) if key_group(key) in RIGHT)
     b.get("counts", keys([*missing, another, *ON_RIGHT]))
-    assert network.calls[1:] == [("b", "a", "take", frozenset({key_group(another)}), 1)]
+    assert network.calls[1:] == [("b", "a", "fetch_keys", frozenset({key_group(another)}), 1)]
 
 
 def test_all_origins_are_asked_at_once_each_for_all_of_its_keys(network: Network) -> None:
@@ -434,7 +433,7 @@ def test_all_origins_are_asked_at_once_each_for_all_of_its_keys(network: Network
     fleet.move(a=NOTHING, b=NOTHING, c=EVERY)
     assert values(network.shard("c").get("counts", keys(IDS))) == dict.fromkeys(IDS, 1)
     taken = sorted((address, kind, groups) for _, address, kind, groups, _ in network.calls)
-    assert taken == [("a", "take", LEFT), ("b", "take", RIGHT)]
+    assert taken == [("a", "fetch_keys", LEFT), ("b", "fetch_keys", RIGHT)]
 
 
 def test_what_is_written_before_it_was_got_is_not_undone_by_what_comes(network: Network) -> None:
@@ -463,7 +462,7 @@ def test_a_key_is_not_taken_for_another_one_of_the_same_hash(network: Network) -
     assert values(b.get("counts", probes.slice(0, 1))) == {1: 5}
     assert values(b.get("counts", probes.slice(1, 1))) == {2: 5}
     assert values(b.get("counts", probes)) == {1: 5, 2: 5}
-    assert network.count("take") == 2
+    assert network.count("fetch_keys") == 2
 
 
 def test_windows_that_fall_due_come_by_their_time_unless_they_were_written_since(network: Network) -> None:
@@ -478,7 +477,7 @@ def test_windows_that_fall_due_come_by_their_time_unless_they_were_written_since
     assert b.due("events", RIGHT, 95).num_rows == 0
     assert values(b.due("counts", RIGHT, 95)) == {later: 2}
     assert values(b.get("counts", keys(ON_RIGHT))) == {later: 2}
-    assert network.count("span") == 0
+    assert network.count("fetch_range") == 0
 
 
 def test_the_background_keeps_within_its_budget_and_begins_where_most_is_asked_for(network: Network) -> None:
@@ -491,7 +490,7 @@ def test_the_background_keeps_within_its_budget_and_begins_where_most_is_asked_f
         pass
     figures = b.arrived()
     assert 0 < figures["background_bytes"] < 400
-    assert next(groups for _, _, kind, groups, _ in network.calls if kind == "span") == {hot}
+    assert next(groups for _, _, kind, groups, _ in network.calls if kind == "fetch_range") == {hot}
     for _ in range(200):
         fleet.begin(100)
         while b.pull():
@@ -536,10 +535,10 @@ def test_a_node_without_a_log_merges_what_has_come_and_then_needs_nobody(make: M
     fleet, b = half_moved(network, budget=1 << 20)
     while b.pull():
         pass
-    assert not b.merge(), "the change of owners may still be taken back"
+    assert not b.compact(), "the change of owners may still be taken back"
     fleet.batch({"counts": rows(ON_RIGHT[:1], 2)})
-    assert b.merge()
-    assert not b.merge()
+    assert b.compact()
+    assert not b.compact()
     fleet.batch({})
     assert {ref.name.split("-")[1] for ref in fleet.base.restricted(RIGHT).runs} == {"n1"}
     network.shard("a").release(RIGHT, 1 << 40)
@@ -589,7 +588,7 @@ def test_the_background_gives_an_origin_a_second_chance(make: Make) -> None:
         assert not b.pull()
         assert b.arrived()["groups_left"] == left
         fleet.begin(1 << 20)
-    assert network.count("span") == 2
+    assert network.count("fetch_range") == 2
     assert values(b.scan("counts", RIGHT)) == dict.fromkeys(ON_RIGHT, 1)
 
 
@@ -610,9 +609,9 @@ def test_groups_move_on_before_they_have_come_and_back(network: Network) -> None
     network.calls.clear()
     assert values(a.get("counts", keys(ON_RIGHT))) == expected
     assert [call[:3] for call in network.calls] == [
-        ("a", "c", "take"),
-        ("c", "b", "take"),
-        ("b", "a", "take"),
+        ("a", "c", "fetch_keys"),
+        ("c", "b", "fetch_keys"),
+        ("b", "a", "fetch_keys"),
     ]
     assert a.scan("events", RIGHT).num_rows == len(ON_RIGHT) + 4
     while network.shard("a").arrived()["groups_left"]:
@@ -636,7 +635,7 @@ def test_a_change_of_owners_that_is_taken_back_leaves_all_as_it_was(network: Net
         fleet.begin()
         assert values(b.scan("counts", RIGHT)) == expected
     assert values(b.get("counts", keys(ON_RIGHT))) == expected
-    asked = [size for asker, _, kind, _, size in network.calls if (asker, kind) == ("b", "take")]
+    asked = [size for asker, _, kind, _, size in network.calls if (asker, kind) == ("b", "fetch_keys")]
     assert asked == [16, 30, len(ON_RIGHT) - 50]
 
 
@@ -644,21 +643,21 @@ def test_only_what_is_kept_is_given(network: Network) -> None:
     _, _ = half_moved(network)
     a = network.shard("a")
     wanted = keys(ON_RIGHT)
-    assert a.take("counts", RIGHT, 0, wanted).num_rows == len(ON_RIGHT)
+    assert a.fetch_keys("counts", RIGHT, 0, wanted).num_rows == len(ON_RIGHT)
     for groups, batch_id in ((RIGHT, 1), (RIGHT, -1)):
         with pytest.raises(StaleError, match="not kept here"):
-            a.take("counts", groups, batch_id, wanted)
+            a.fetch_keys("counts", groups, batch_id, wanted)
     with pytest.raises(StateError, match="key groups 8-15 are not held"):
-        a.take("counts", frozenset({1}), 0, wanted)
+        a.fetch_keys("counts", frozenset({1}), 0, wanted)
     a.release(RIGHT, 0)  # Of an earlier move: it was held up on its way.
-    assert a.take("counts", RIGHT, 0, wanted).num_rows == len(ON_RIGHT)
+    assert a.fetch_keys("counts", RIGHT, 0, wanted).num_rows == len(ON_RIGHT)
     a.release(frozenset({8}), 1 << 40)
     with pytest.raises(StaleError, match="not kept here"):
-        a.span("counts", RIGHT, 0, 0, 100)
-    assert a.span("counts", RIGHT - {8}, 0, 0, 1 << 20)[1] is None
+        a.fetch_range("counts", RIGHT, 0, 0, 100)
+    assert a.fetch_range("counts", RIGHT - {8}, 0, 0, 1 << 20)[1] is None
     a.release(RIGHT, 1 << 40)
     with pytest.raises(StaleError, match="not kept here"):
-        a.ripe("counts", RIGHT - {8}, 0, None, 100)
+        a.fetch_due("counts", RIGHT - {8}, 0, None, 100)
 
 
 def test_state_of_a_batch_that_did_not_happen_is_not_kept(make: Make) -> None:
@@ -667,7 +666,7 @@ def test_state_of_a_batch_that_did_not_happen_is_not_kept(make: Make) -> None:
     a = network.shard("a")
     a.begin(kit.EMPTY, LEFT)
     with pytest.raises(StaleError, match="not kept here"):
-        a.take("counts", RIGHT, 0, keys(ON_RIGHT))
+        a.fetch_keys("counts", RIGHT, 0, keys(ON_RIGHT))
     fleet.begin()
     assert values(a.scan("counts", LEFT)) == dict.fromkeys(set(IDS) - set(ON_RIGHT), 1)
 
@@ -734,7 +733,7 @@ def test_readers_see_whole_state_beside_all_that_comes(
                     fleet.batch({"counts": rows(changing, number, due=55)}, budget=1000)
                 while b.pull():
                     pass
-                b.merge()
+                b.compact()
         finally:
             over.set()
         assert all(reader.result() >= 3 for reader in readers)
@@ -749,11 +748,11 @@ def test_many_keys_asked_for_a_few_at_a_time_lie_in_few_pieces(make: Make) -> No
     _, b = half_moved(network)
     for start in range(0, len(ON_RIGHT), 3):
         b.get("counts", keys(ON_RIGHT[start : start + 3]))
-    hold = b._now.arriving[0].hold
-    assert len(hold.view.asked["counts"]) > 5, "what is large stays as it came while a batch waits"
+    transfer = b._now.arriving[0].transfer
+    assert len(transfer.received.fetched["counts"]) > 5, "what is large stays as it came while a batch waits"
     b.tidy()
-    assert len(hold.view.asked["counts"]) <= 5
-    assert sum(part.keys.num_rows for part in hold.view.asked["counts"]) == len(ON_RIGHT)
+    assert len(transfer.received.fetched["counts"]) <= 5
+    assert sum(part.keys.num_rows for part in transfer.received.fetched["counts"]) == len(ON_RIGHT)
     assert values(b.get("counts", keys(ON_RIGHT))) == dict.fromkeys(ON_RIGHT, 1)
 
 

@@ -20,7 +20,6 @@ REQUESTS: dict[str, Callable[[Fence, Ticket], object]] = {
     "stage": Fence.stage,
     "prepare": Fence.prepare,
     "commit": Fence.commit,
-    "abort": Fence.abort,
 }
 
 
@@ -63,16 +62,6 @@ def test_a_batch_that_is_not_prepared_cannot_be_committed() -> None:
         OPEN.commit(OPEN.ticket)
 
 
-def test_the_abort_of_an_attempt_that_is_over_has_no_effect_on_the_next() -> None:
-    second = OPEN.begin(Ticket(1, 0, 1))
-    assert second.abort(Ticket(1, 0, 0)) == second
-
-
-def test_a_committed_batch_cannot_be_aborted() -> None:
-    committed = OPEN.prepare(OPEN.ticket).commit(OPEN.ticket)
-    assert committed.abort(OPEN.ticket) == committed
-
-
 tickets = st.builds(Ticket, st.integers(1, 3), st.integers(0, 3), st.integers(0, 2))
 
 
@@ -97,13 +86,11 @@ class AnyOrder(RuleBasedStateMachine):
             return False
         except StaleError:
             assert not fenced
-            assert name != "abort"
             return False
         assert not fenced, "a driver that was replaced was heard"
         if isinstance(after, Fence):
             self.fence = after
-        if name != "abort":
-            assert self.fence.ticket == ticket, "taken for another batch than the one at work"
+        assert self.fence.ticket == ticket, "taken for another batch than the one at work"
         return True
 
     @rule(ticket=tickets)
@@ -136,21 +123,13 @@ class AnyOrder(RuleBasedStateMachine):
             assert ticket in self.durable
             self.current.add(ticket)
 
-    @rule(ticket=tickets)
-    def abort(self, ticket: Ticket) -> None:
-        before = self.fence
-        if self.send("abort", ticket):
-            untouched = ticket != before.ticket or ticket in self.current
-            assert (self.fence == before) == (untouched or before.phase == "idle")
-            if not untouched:
-                self.durable.discard(ticket)
-
     @rule()
     def repeat(self) -> None:
         """A request that was taken may come again: what stands does not change by it."""
         ticket, phase = self.fence.ticket, self.fence.phase
-        name = {"open": "begin", "prepared": "prepare", "committed": "commit", "idle": "abort"}[phase]
-        assert REQUESTS[name](self.fence, ticket) == self.fence
+        names = {"open": "begin", "prepared": "prepare", "committed": "commit"}
+        if phase in names:
+            assert REQUESTS[names[phase]](self.fence, ticket) == self.fence
         if phase in ("prepared", "committed"):
             assert self.fence.begin(ticket) == self.fence
 

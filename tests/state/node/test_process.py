@@ -30,6 +30,7 @@ from tests.state.node_kit import (
     hashes,
     one_node,
     probes,
+    stored,
     table_of,
     values,
     written,
@@ -88,14 +89,13 @@ def test_prepared_writes_are_not_current_until_the_commit(driver: Driver) -> Non
     assert driver.state() == {1: 11}
 
 
-def test_an_aborted_attempt_leaves_nothing(driver: Driver) -> None:
+def test_an_attempt_that_came_to_nothing_leaves_nothing(driver: Driver) -> None:
     driver.batch({1: 10})
     ticket = driver.begin()
     driver.node.stage(ticket, TABLE.name, 0, written({1: 11}))
     driver.node.prepare(ticket)
-    driver.node.abort(ticket)
-    assert driver.node.status().staged == 0
     again = driver.begin(attempt=1)
+    assert driver.node.status().staged == 0
     driver.node.stage(again, TABLE.name, 0, written({2: 20}))
     driver.finish(again)
     assert driver.state() == {1: 10, 2: 20}
@@ -111,14 +111,13 @@ def test_due_tells_the_rows_that_fall_due_and_the_commit_removes_them(driver: Dr
     assert driver.state() == {2: 20}
 
 
-def test_scan_and_pull_tell_the_rows_of_just_the_groups_asked_for(driver: Driver) -> None:
+def test_scan_tells_the_rows_of_just_the_groups_asked_for(driver: Driver) -> None:
     driver.batch({key: key for key in range(50)})
     wanted = frozenset({3, 4, 9})
     expected = {key: key for key in range(50) if group(key) in wanted}
     assert expected
     ticket = driver.begin()
     assert values(driver.node.scan(ticket, TABLE.name, wanted)) == expected
-    assert values(driver.node.pull(TABLE.name, wanted)) == expected
 
 
 def test_prepare_answers_rows_by_table_and_partition_and_sums_of_what_tasks_counted(
@@ -150,7 +149,7 @@ def test_a_buffer_keeps_every_row(driver: Driver) -> None:
         rows = table_of(BUFFER.written, [hashes([1, 1]), [9, 9], [1, 1], [text, text + text]])
         driver.node.stage(ticket, BUFFER.name, 0, rows)
         driver.finish(ticket)
-    assert sorted(driver.node.pull(BUFFER.name, ALL)["v"].to_pylist()) == ["a", "aa", "b", "bb"]
+    assert sorted(stored(driver.node, BUFFER, ALL)["v"].to_pylist()) == ["a", "aa", "b", "bb"]
 
 
 def test_repeated_requests_change_nothing(driver: Driver) -> None:
@@ -160,13 +159,11 @@ def test_repeated_requests_change_nothing(driver: Driver) -> None:
     driver.begin()
     assert driver.node.prepare(ticket) == first
     driver.node.commit(ticket, None)
-    before = driver.node.digest(TABLE.name, group(1))
     driver.node.commit(ticket, None)
-    driver.node.abort(ticket)
     driver.begin()
     assert driver.node.prepare(ticket) == first
     assert driver.node.status().phase == "committed"
-    assert driver.node.digest(TABLE.name, group(1)) == before
+    assert driver.state() == {1: 1}
 
 
 def test_a_node_that_missed_the_commit_learns_of_it_by_the_next_begin(driver: Driver) -> None:
@@ -183,7 +180,7 @@ def test_a_driver_that_was_replaced_is_refused_whatever_it_asks(node: NodeClient
     ticket = zombie.begin()
     current = Driver(node)
     current.batch({1: 1})
-    before = node.status(), node.digest(TABLE.name, group(1))
+    before = node.status()
     requests: list[Callable[[], object]] = [
         zombie.begin,
         lambda: node.get(ticket, TABLE.name, probes([1])),
@@ -192,12 +189,11 @@ def test_a_driver_that_was_replaced_is_refused_whatever_it_asks(node: NodeClient
         lambda: node.stage(ticket, TABLE.name, 0, written({1: 66})),
         lambda: node.prepare(ticket),
         lambda: node.commit(ticket, None),
-        lambda: node.abort(ticket),
     ]
     for request in requests:
         with pytest.raises(FencedError, match="has taken over"):
             request()
-    assert (node.status(), node.digest(TABLE.name, group(1))) == before
+    assert (node.status(), current.state()) == (before, {1: 1})
 
 
 def test_a_straggler_of_an_earlier_attempt_cannot_write_into_the_next(driver: Driver) -> None:
@@ -335,8 +331,8 @@ def test_a_request_that_hangs_does_not_hold_up_other_tasks(tmp_path: Path) -> No
 def test_an_error_at_any_point_is_told_and_the_next_try_succeeds(tmp_path: Path) -> None:
     points = [point for point in faults.POINTS if point.startswith("node.")]
     plan = [
-        # A merge keeps to no batch: it may be as late as the one after the next commit.
-        faults.Fault(point, "error", batch_id=None if point == "node.merge" else batch_id)
+        # A compaction keeps to no batch: it may be as late as the one after the next commit.
+        faults.Fault(point, "error", batch_id=None if point == "node.compaction" else batch_id)
         for batch_id, point in enumerate(points)
     ]
     with faults.planned(tmp_path / "faults", plan), one_node(tmp_path) as (_, node):
@@ -368,13 +364,11 @@ def test_state_survives_the_process(tmp_path: Path) -> None:
         driver = Driver(node)
         driver.batch({1: 10, 2: 20})
         driver.batch({2: 21})
-        digest = node.digest(TABLE.name, group(2))
         os.kill(nodes.nodes[0].pid, signal.SIGKILL)
         nodes.replace(0)
         driver.node = connected(nodes)
         ticket = driver.begin()
         assert values(driver.node.get(ticket, TABLE.name, probes([1, 2]))) == {1: 10, 2: 21}
-        assert driver.node.digest(TABLE.name, group(2)) == digest
 
 
 def test_nothing_piles_up_over_many_batches(driver: Driver, nodes: LocalNodes) -> None:

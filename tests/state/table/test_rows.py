@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import StateError
-from tidegate.state.table.digest import digest_of
 from tidegate.state.table.rows import decoded, due_of, encoded, encoded_keys, packed, unpacked
 from tidegate.state.table.table import NEVER
 
@@ -93,16 +92,3 @@ def test_the_time_of_a_row_is_read_without_decoding_it(columns: int, due: int) -
 def test_a_type_that_cannot_be_kept_is_named() -> None:
     with pytest.raises(StateError, match="dictionary"):
         encoded(pa.table({"d": pa.array(["a"]).dictionary_encode()}))
-
-
-def test_a_digest_does_not_depend_on_order_and_does_on_everything_else() -> None:
-    rows = pa.table({"id": [1, 2, 2], "n": [1, None, 3]})
-    assert digest_of(rows) == digest_of(rows.take([2, 0, 1]))
-    others = [
-        rows.slice(1),
-        pa.concat_tables([rows, rows.slice(0, 1)]),
-        pa.table({"id": [1, 2, 2], "n": [1, None, 4]}),
-        rows.rename_columns(["id", "m"]),
-        rows.slice(0, 0),
-    ]
-    assert len({digest_of(rows), *map(digest_of, others)}) == 6

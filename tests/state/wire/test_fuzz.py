@@ -32,6 +32,7 @@ from tests.state.node_kit import (
     hashes,
     one_node,
     probes,
+    stored,
     table_of,
     written,
 )
@@ -43,6 +44,7 @@ from tidegate.state.log.storage import open_storage
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
+from tidegate.state.table.rows import encoded
 from tidegate.state.table.table import NEVER
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.client import NodeClient
@@ -66,8 +68,8 @@ class Target:
     address: str
 
     def picture(self) -> object:
-        digests = [self.node.digest(TABLE.name, number) for number in sorted(HELD)]
-        return replace(self.node.status(sizes=True), busy=0.0), digests
+        rows = sorted(encoded(stored(self.node, TABLE, HELD)))
+        return replace(self.node.status(sizes=True), busy=0.0), rows
 
     def options(self, *headers: tuple[bytes, bytes]) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(
@@ -142,7 +144,7 @@ def everywhere(target: Target, command: bytes, options: Any = None) -> Iterator[
     yield lambda: put(target, command, written({KEYS[0]: 1}), how)
     yield lambda: exchange(target, command, probes(KEYS), how)
     yield lambda: target.raw.do_get(flight.Ticket(command), how).read_all()
-    for name in ("begin", "prepare", "commit", "abort", "release", "digest", "status", "x"):
+    for name in ("begin", "prepare", "commit", "release", "status", "x"):
         yield lambda name=name: list(target.raw.do_action(flight.Action(name, command), how))  # type: ignore[misc]
 
 
@@ -172,19 +174,16 @@ VALID = [
     for command in (
         wire.Begin(OVER, EMPTY, HELD, None),
         wire.Begin(OVER, EMPTY, HELD, None, {"127.0.0.1:1": HELD}, 1000),
-        wire.Take(TABLE.name, HELD, 0, len(KEYS)),
-        wire.Ripe(TABLE.name, HELD, 0, None, 5),
-        wire.Span(TABLE.name, HELD, 0, 0, 1000),
+        wire.FetchKeys(TABLE.name, HELD, 0, len(KEYS)),
+        wire.FetchDue(TABLE.name, HELD, 0, None, 5),
+        wire.FetchRange(TABLE.name, HELD, 0, 0, 1000),
         wire.Release(Ticket(0, 1), HELD),
         wire.Get(OVER, TABLE.name, len(KEYS)),
         wire.Due(OVER, TABLE.name, HELD, 5),
         wire.Scan(OVER, TABLE.name, HELD),
-        wire.Pull(TABLE.name, HELD),
         wire.Stage(OVER, TABLE.name, 1, 1, {"late": 1}),
         wire.Prepare(OVER),
         wire.Commit(OVER, None),
-        wire.Abort(OVER),
-        wire.Digest(TABLE.name, 1),
         wire.Status(),
     )
 ]
@@ -216,7 +215,7 @@ def test_commands_with_strange_fields_change_nothing(target: Target, form: dict[
         except flight.FlightServerError:
             continue
         answered += 1
-    assert not answered or form["op"] in ("pull", "digest", "status", "take", "ripe", "span")
+    assert not answered or form["op"] in ("status", "fetch_keys", "fetch_due", "fetch_range")
 
 
 @fuzz
@@ -234,7 +233,6 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
     st.builds(wire.Get, tickets, st.text(min_size=1), st.integers(0, 2**40)),
     st.builds(wire.Due, tickets, st.text(min_size=1), group_sets, st.integers(-(2**63), 2**63 - 1)),
     st.builds(wire.Scan, tickets, st.text(min_size=1), group_sets),
-    st.builds(wire.Pull, st.text(min_size=1), group_sets),
     st.builds(
         wire.Stage,
         tickets,
@@ -245,8 +243,6 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
     ),
     st.builds(wire.Prepare, tickets),
     st.builds(wire.Commit, tickets, st.none() | st.integers(-(2**63), 2**63 - 1)),
-    st.builds(wire.Abort, tickets),
-    st.builds(wire.Digest, st.text(min_size=1), st.integers(0, COUNT - 1)),
     st.builds(wire.Status, st.booleans()),
     st.builds(
         lambda ticket, groups, rows: wire.Begin(
@@ -261,9 +257,9 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
         group_sets,
         st.integers(0, 2**40),
     ),
-    st.builds(wire.Take, st.text(min_size=1), group_sets, st.integers(-1, 2**40), st.integers(0, 2**40)),
+    st.builds(wire.FetchKeys, st.text(min_size=1), group_sets, st.integers(-1, 2**40), st.integers(0, 2**40)),
     st.builds(
-        wire.Ripe,
+        wire.FetchDue,
         st.text(min_size=1),
         group_sets,
         st.integers(-1, 2**40),
@@ -271,7 +267,7 @@ commands: st.SearchStrategy[wire.Command] = st.one_of(
         st.integers(-(2**63), 2**63 - 1),
     ),
     st.builds(
-        wire.Span,
+        wire.FetchRange,
         st.text(min_size=1),
         group_sets,
         st.integers(-1, 2**40),
@@ -343,15 +339,15 @@ def test_a_begin_that_tells_no_origins_is_one_without(target: Target) -> None:
 def test_what_is_not_kept_is_not_given(target: Target) -> None:
     for groups, batch_id in ((HELD, 5), (ALL, 0)):
         with pytest.raises(StaleError, match="not kept here"):
-            target.node.take(TABLE.name, groups, batch_id, probes(KEYS))
+            target.node.fetch_keys(TABLE.name, groups, batch_id, probes(KEYS))
         with pytest.raises(StaleError, match="not kept here"):
-            target.node.ripe(TABLE.name, groups, batch_id, None, 5)
+            target.node.fetch_due(TABLE.name, groups, batch_id, None, 5)
         with pytest.raises(StaleError, match="not kept here"):
-            target.node.span(TABLE.name, groups, batch_id, 0, 1000)
+            target.node.fetch_range(TABLE.name, groups, batch_id, 0, 1000)
     with pytest.raises(StateError, match="not held here"):
-        target.node.take(TABLE.name, frozenset({group(KEYS[0])}), 0, probes(KEYS))
+        target.node.fetch_keys(TABLE.name, frozenset({group(KEYS[0])}), 0, probes(KEYS))
     with pytest.raises(StateError, match="no state table"):
-        target.node.take("other", HELD, 0, probes(KEYS))
+        target.node.fetch_keys("other", HELD, 0, probes(KEYS))
     with pytest.raises(FencedError, match="has taken over"):
         target.node.release(Ticket(0, 1), HELD)
 
@@ -452,15 +448,10 @@ def test_keys_of_other_nodes_are_refused(target: Target) -> None:
         target.node.stage(target.ticket, TABLE.name, 1, written({KEYS[1]: 1, STRANGE: 1}))
     with pytest.raises(StateError, match="not held here"):
         target.node.get(target.ticket, TABLE.name, probes([KEYS[1], STRANGE]))
-    for request in (
-        lambda: target.node.scan(target.ticket, TABLE.name, ALL),
-        lambda: target.node.due(target.ticket, TABLE.name, ALL, 5),
-        lambda: target.node.pull(TABLE.name, ALL),
-        lambda: target.node.digest(TABLE.name, COUNT - 1),
-        lambda: target.node.digest(TABLE.name, COUNT + 1),
-    ):
-        with pytest.raises(StateError, match="not held here"):
-            request()
+    with pytest.raises(StateError, match="not held here"):
+        target.node.scan(target.ticket, TABLE.name, ALL)
+    with pytest.raises(StateError, match="not held here"):
+        target.node.due(target.ticket, TABLE.name, ALL, 5)
 
 
 def test_unknown_tables_are_refused(target: Target) -> None:
@@ -468,7 +459,6 @@ def test_unknown_tables_are_refused(target: Target) -> None:
         lambda: target.node.get(target.ticket, "nope", probes(KEYS)),
         lambda: target.node.stage(target.ticket, "nope", 1, good),
         lambda: target.node.scan(target.ticket, "nope", HELD),
-        lambda: target.node.pull("nope", HELD),
     ):
         with pytest.raises(StateError, match="nope"):
             request()

@@ -227,7 +227,7 @@ class Nodes:
             watermark,
             origins=switch.origins.get(node, {}),
             budget=_WHOLE if switch.hold else self.budget,
-            hold=switch.hold,
+            urgent=switch.hold,
         )
         begin()
         waited = 0

@@ -1,4 +1,4 @@
-"""Merging runs: which ones, and what their rows come to. No I/O beyond the runs it is given."""
+"""What to compact, and what the rows of several runs come to. No I/O beyond the runs it is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FAN_IN = 4
 RATIO = 2.0
 """An older run is of like size when it is at most this much larger than all newer ones together."""
 MOST_RUNS = 8
-"""More than these are never left standing."""
+"""There are never more than these for long."""
 
 
 def chosen(runs: Sequence[RunRef]) -> int:
@@ -117,9 +117,9 @@ def merged_rows(
     `bottom`: there is nothing older, so rows that hide an older one of their key are of no use any more.
     """
     for table in snapshot.manifest.tables:
-        holding = [(ref, run) for ref, run in opened if table.name in run.parts]
-        for span in _spans([run for _, run in holding], table, budget):
-            parts = [rows_within(ref, run, table, ref.groups, span) for ref, run in holding]
+        having = [(ref, run) for ref, run in opened if table.name in run.parts]
+        for span in _spans([run for _, run in having], table, budget):
+            parts = [rows_within(ref, run, table, ref.groups, span) for ref, run in having]
             rows = merged(table, parts)
             if bottom or table.kind == "buffer":
                 rows = live(rows, snapshot.closed)

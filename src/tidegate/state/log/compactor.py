@@ -1,4 +1,4 @@
-"""Merges of runs: which are due, doing them, and which run holds the state of which others since."""
+"""Compaction of runs: what is due, doing it, and which run has taken the place of which others since."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidegate.state.log.pieces import Sectioned
 from tidegate.state.table.keys import Groups
 
 _AT_ONCE = 16 << 20
-"""Bytes of runs that are merged before the next rest."""
+"""Bytes of runs that are compacted before the next rest."""
 
 T = TypeVar("T")
 Rest = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
-    """Runs, and the one that holds the same state; None when nothing is left of them."""
+class Compaction:
+    """Runs, and the one that takes their place; None when nothing is left of them."""
 
     inputs: tuple[RunRef, ...]
     output: RunRef | None
@@ -30,8 +30,8 @@ class Merge:
     """Rows due by then were left out."""
 
 
-class Merger:
-    """Merges runs of a log."""
+class Compactor:
+    """Compacts runs of a log."""
 
     def __init__(self, log: Log, *, memory: int, name: Callable[[int, str], str]) -> None:
         """`name` gives one to the run of a batch and a purpose."""
@@ -39,11 +39,11 @@ class Merger:
         self._budget = min(_AT_ONCE, memory // 8)
         self._name = name
 
-    def merge(self, now: Snapshot, rest: Rest) -> Merge | None:
+    def compact(self, now: Snapshot, rest: Rest) -> Compaction | None:
         """What is due, done; `rest` is called after each part of it."""
-        return self._dropped(now) or self._merged(now, rest)
+        return self._dropped(now) or self._compacted(now, rest)
 
-    def _dropped(self, now: Snapshot) -> Merge | None:
+    def _dropped(self, now: Snapshot) -> Compaction | None:
         """The oldest runs, when nothing in them counts any more: windows that are over."""
         over = 0
         if now.closed is None:
@@ -52,9 +52,9 @@ class Merger:
             if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
                 break
             over += 1
-        return Merge(now.runs[:over], None, now.closed) if over else None
+        return Compaction(now.runs[:over], None, now.closed) if over else None
 
-    def _merged(self, now: Snapshot, rest: Rest) -> Merge | None:
+    def _compacted(self, now: Snapshot, rest: Rest) -> Compaction | None:
         """The newest runs, as many as is due; none that arrivals are read for, unless no log has them."""
         replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
         at = now.manifest.batch_id
@@ -76,12 +76,12 @@ class Merger:
         opened: Sequence[tuple[RunRef, Sectioned]],
         sequence: int,
         rest: Rest,
-    ) -> Merge:
+    ) -> Compaction:
         """A run in place of some, of the rows of those that are opened."""
         content = merged_rows(now, opened, bottom=inputs == now.runs, budget=self._budget)
         first = next(content, None)
         if first is None:
-            return Merge(inputs, None, now.closed)
+            return Compaction(inputs, None, now.closed)
         output = self._log.write(
             self._name(sequence, "merged"),
             _with_rests(chain([first], content), rest),
@@ -89,7 +89,7 @@ class Merger:
             groups=now.groups,
             count=now.count,
         )
-        return Merge(inputs, output, now.closed)
+        return Compaction(inputs, output, now.closed)
 
 
 def _with_rests(parts: Iterable[T], rest: Rest) -> Iterator[T]:
@@ -99,29 +99,29 @@ def _with_rests(parts: Iterable[T], rest: Rest) -> Iterator[T]:
 
 
 def substituted(
-    manifest: StateManifest, groups: Groups, merges: Iterable[Merge]
-) -> tuple[tuple[RunRef, ...], list[Merge]]:
-    """The runs of a manifest with the merges done that fit it, and which those are."""
+    manifest: StateManifest, groups: Groups, compactions: Iterable[Compaction]
+) -> tuple[tuple[RunRef, ...], list[Compaction]]:
+    """The runs of a manifest with the compactions that fit it, and which those are."""
     runs, fitting = manifest.runs, []
-    for merge in merges:
-        after = _with(runs, merge, manifest.closed, groups)
+    for compaction in compactions:
+        after = _with(runs, compaction, manifest.closed, groups)
         if after is not None:
             runs = after
-            fitting.append(merge)
+            fitting.append(compaction)
     return runs, fitting
 
 
 def _with(
-    runs: tuple[RunRef, ...], merge: Merge, closed: int | None, groups: Groups
+    runs: tuple[RunRef, ...], compaction: Compaction, closed: int | None, groups: Groups
 ) -> tuple[RunRef, ...] | None:
     """The runs with a merged one in place of its inputs; None when they are not all there as they were."""
-    if merge.closed is not None and (closed is None or closed < merge.closed):
+    if compaction.closed is not None and (closed is None or closed < compaction.closed):
         return None
-    if merge.output is not None and merge.output.groups != groups:
+    if compaction.output is not None and compaction.output.groups != groups:
         return None
-    number = len(merge.inputs)
+    number = len(compaction.inputs)
     for start in range(len(runs) - number + 1):
-        if runs[start : start + number] == merge.inputs:
-            between = () if merge.output is None else (merge.output,)
+        if runs[start : start + number] == compaction.inputs:
+            between = () if compaction.output is None else (compaction.output,)
             return (*runs[:start], *between, *runs[start + number :])
     return None

@@ -35,19 +35,19 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Keys of a table that were asked for by name, there or not, and the rows that there were."""
+class _Fetched:
+    """Keys of a table that were fetched by name, there or not, and their rows."""
 
     keys: pa.Table
     """Sorted by hash, each once."""
-    held: Pieces
+    pieces: Pieces
 
     @property
     def bytes(self) -> int:
-        pieces = chain.from_iterable(self.held.content.values())
+        pieces = chain.from_iterable(self.pieces.content.values())
         return int(self.keys.nbytes) + sum(piece.section.length for piece in pieces)
 
-    def is_like(self, newer: _Asked) -> bool:
+    def is_like(self, newer: _Fetched) -> bool:
         """Sizes double from new to old, so that there are few to be looked into."""
         return bool(self.keys.num_rows <= 2 * newer.keys.num_rows)
 
@@ -58,7 +58,7 @@ class Loading:
 
     groups: Groups
     address: str
-    held: Pieces
+    pieces: Pieces
     place: int = 0
     """The table that is on, by number."""
     first: int = 0
@@ -77,9 +77,9 @@ class Loading:
 
         def wanted(piece: Piece) -> bool:  # Each is of one group.
             first = np.array([piece.section.first], np.uint64)
-            return int(group_of(first, self.held.count)[0]) in self.groups
+            return int(group_of(first, self.pieces.count)[0]) in self.groups
 
-        return {name: list(filter(wanted, pieces)) for name, pieces in self.held.content.items()}
+        return {name: list(filter(wanted, pieces)) for name, pieces in self.pieces.content.items()}
 
 
 @dataclass(frozen=True)
@@ -89,12 +89,12 @@ class Received:
     count: int
     open: Groups
     loading: Loading | None = None
-    asked: Mapping[str, tuple[_Asked, ...]] = field(default_factory=dict)
+    fetched: Mapping[str, tuple[_Fetched, ...]] = field(default_factory=dict)
     settled: Pieces | None = None
     """The groups that were got whole, where they stand in for runs."""
 
     @property
-    def standing(self) -> Groups:
+    def settled_groups(self) -> Groups:
         return self.settled.groups if self.settled else frozenset()
 
     def lookup(
@@ -107,11 +107,11 @@ class Received:
         found = [_nothing(table)]
         if self.loading is not None:
             loaded = self.loading.covers(place, hashes, self.count)
-            found.append(_rows(self.loading.held, table, keys, np.flatnonzero(loaded), closed))
+            found.append(_rows(self.loading.pieces, table, keys, np.flatnonzero(loaded), closed))
         left = np.flatnonzero(~loaded)
-        for asked in self.asked.get(table.name, ()):
-            known = contains(asked.keys, keys.take(pa.array(left)), table.keys.names)
-            found.append(_rows(asked.held, table, keys, left[known], closed))
+        for fetched in self.fetched.get(table.name, ()):
+            known = contains(fetched.keys, keys.take(pa.array(left)), table.keys.names)
+            found.append(_rows(fetched.pieces, table, keys, left[known], closed))
             left = left[~known]
         return pa.concat_tables(found), left
 
@@ -125,29 +125,29 @@ class Received:
         if not len(fresh):
             return self
         asked = sorted_by_hash(keys.take(pa.array(fresh))).combine_chunks()
-        parts = [*self.asked.get(table.name, ()), self._asked(table, asked, as_written(table, new), None)]
+        parts = [*self.fetched.get(table.name, ()), self._fetched(table, asked, as_written(table, new), None)]
         while len(parts) > 1 and parts[-2].is_like(parts[-1]) and parts[-2].bytes + parts[-1].bytes < LARGE:
             parts[-2:] = [self._joined(table, parts[-2:], None)]
-        return replace(self, asked={**self.asked, table.name: tuple(parts)})
+        return replace(self, fetched={**self.fetched, table.name: tuple(parts)})
 
-    def tidied(self, table: StateTable, scratch: Path) -> tuple[_Asked, ...]:
+    def tidied(self, table: StateTable, scratch: Path) -> tuple[_Fetched, ...]:
         """What was asked for, in few parts, large ones in files."""
-        parts: list[_Asked] = []
-        for part in self.asked.get(table.name, ()):
+        parts: list[_Fetched] = []
+        for part in self.fetched.get(table.name, ()):
             parts.append(part)
             while len(parts) > 1 and parts[-2].is_like(parts[-1]):
                 parts[-2:] = [self._joined(table, parts[-2:], scratch)]
         return tuple(parts)
 
-    def _joined(self, table: StateTable, parts: Sequence[_Asked], scratch: Path | None) -> _Asked:
+    def _joined(self, table: StateTable, parts: Sequence[_Fetched], scratch: Path | None) -> _Fetched:
         keys = sorted_by_hash(self._of_open(pa.concat_tables([part.keys for part in parts])))
-        batches = [piece.rows for part in parts for piece in part.held.content.get(table.name, ())]
+        batches = [piece.rows for part in parts for piece in part.pieces.content.get(table.name, ())]
         rows = self._of_open(pa.Table.from_batches(batches, table.written))
-        return self._asked(table, keys.combine_chunks(), rows, scratch)
+        return self._fetched(table, keys.combine_chunks(), rows, scratch)
 
-    def _asked(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path | None) -> _Asked:
+    def _fetched(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path | None) -> _Fetched:
         pieces = kept(table, sorted_by_hash(rows), scratch)
-        return _Asked(keys, Pieces.of(frozenset(), self.count, {table.name: pieces}))
+        return _Fetched(keys, Pieces.of(frozenset(), self.count, {table.name: pieces}))
 
     def _of_open(self, rows: pa.Table) -> pa.Table:
         mine = inside(self.open, self.count)[group_of(hash_column(rows[HASH]), self.count)]
@@ -173,18 +173,18 @@ class Received:
             place=place,
             first=first,
             bytes=loading.bytes + written.nbytes,
-            held=loading.held.plus({table.name: pieces}),
+            pieces=loading.pieces.plus({table.name: pieces}),
         )
         if place < len(tables):
             return replace(self, loading=after)
         return self._settling(after, keep=keep)
 
     def _settling(self, loading: Loading, *, keep: bool) -> Received:
-        view = self.without(loading.groups)
+        received = self.without(loading.groups)
         if not keep:
-            return view
+            return received
         settled = self.settled or Pieces.of(frozenset(), self.count, {})
-        return replace(view, settled=settled.plus(loading.whole(), loading.groups))
+        return replace(received, settled=settled.plus(loading.whole(), loading.groups))
 
     def without(self, groups: Groups) -> Received:
         """With these groups no longer open: nothing of them is asked for."""
@@ -193,7 +193,7 @@ class Received:
             left = loading.groups - groups
             loading = replace(loading, groups=left) if left else None
         left = self.open - groups
-        return replace(self, open=left, loading=loading, asked=self.asked if left else {})
+        return replace(self, open=left, loading=loading, fetched=self.fetched if left else {})
 
 
 class Transfer:
@@ -205,7 +205,7 @@ class Transfer:
         """`keep`: what has come stands in for runs that are not at hand."""
         self.batch_id = base.batch_id
         self.tables = base.tables
-        self.view = Received(base.groups, frozenset().union(*origins.values()))
+        self.received = Received(base.groups, frozenset().union(*origins.values()))
         self._places = {table.name: place for place, table in enumerate(base.tables)}
         self._addresses = {group: address for address, groups in origins.items() for group in groups}
         self._keep = keep
@@ -232,9 +232,9 @@ class Transfer:
             for address, groups in origins.items():
                 changed = {group for group in groups if self._addresses.get(group, address) != address}
                 self._addresses.update(dict.fromkeys(changed, address))
-                if changed and self.view.loading is not None:
-                    self.view = replace(self.view, loading=None)
-        return self.view.open - frozenset().union(*origins.values())
+                if changed and self.received.loading is not None:
+                    self.received = replace(self.received, loading=None)
+        return self.received.open - frozenset().union(*origins.values())
 
     def widened(self, origins: Mapping[str, Groups]) -> bool:
         """Have further groups come; not if there was one of them here before."""
@@ -243,7 +243,7 @@ class Transfer:
             if more.keys() & self._addresses.keys():
                 return False
             self._addresses.update(more)
-            self.view = replace(self.view, open=self.view.open | more.keys())
+            self.received = replace(self.received, open=self.received.open | more.keys())
             return True
 
     def warm(self, groups: NDArray[np.int64]) -> None:
@@ -253,38 +253,40 @@ class Transfer:
 
     def learn(self, table: StateTable, keys: pa.Table, rows: pa.Table) -> None:
         with self._lock:
-            self.view = self.view.learned(self.place(table), table, keys, rows)
+            self.received = self.received.learned(self.place(table), table, keys, rows)
 
     def tidy(self) -> None:
         """Between batches: bring what came key by key into a form that is small and quick to look into."""
         for table in self.tables:
-            view = self.view
-            before, after = view.asked.get(table.name, ()), view.tidied(table, self._scratch)
+            received = self.received
+            before, after = received.fetched.get(table.name, ()), received.tidied(table, self._scratch)
             if len(after) == len(before):
                 continue
             with self._lock:
-                now = self.view.asked.get(table.name, ())
+                now = self.received.fetched.get(table.name, ())
                 if len(now) >= len(before) and all(map(is_, now, before)):  # Else the next time.
                     parts = (*after, *now[len(before) :])
-                    self.view = replace(self.view, asked={**self.view.asked, table.name: parts})
+                    self.received = replace(
+                        self.received, fetched={**self.received.fetched, table.name: parts}
+                    )
 
     def drop(self, groups: Groups) -> None:
         """The runs are read for these groups, whatever has come of them."""
         with self._lock:
-            self.view = self.view.without(groups)
+            self.received = self.received.without(groups)
 
     def step(self, wanted: Groups) -> Loading | None:
         """What to get next in the background: some of these groups, those first whose keys are asked for
         most."""
         with self._lock:
-            loading = self.view.loading
-            left = wanted & self.view.open
+            loading = self.received.loading
+            left = wanted & self.received.open
             if loading is None or not loading.groups & left or loading.address in self._resting:
                 loading = self._next(left)
             elif not loading.groups <= left:
                 loading = replace(loading, groups=loading.groups & left)
             if loading is not None:
-                self.view = replace(self.view, loading=loading)
+                self.received = replace(self.received, loading=loading)
             return loading
 
     def _next(self, groups: Groups) -> Loading | None:
@@ -294,7 +296,7 @@ class Transfer:
             return None
         address = self._addresses[order[0]]
         chosen = [group for group in order if self._addresses[group] == address][: self._width]
-        return Loading(frozenset(chosen), address, Pieces.of(frozenset(), self.view.count, {}))
+        return Loading(frozenset(chosen), address, Pieces.of(frozenset(), self.received.count, {}))
 
     def heat(self, groups: Groups) -> int:
         return max((int(self._heat[group]) for group in groups), default=-1)
@@ -303,14 +305,14 @@ class Transfer:
         """The answer to a step; of no use when the groups took another way meanwhile."""
         with self._lock:
             self._failed.pop(step.address, None)
-            if self.view.loading is not step:
+            if self.received.loading is not step:
                 return
-            after = self.view.loaded(self.tables, rows, further, self._scratch, keep=self._keep)
+            after = self.received.loaded(self.tables, rows, further, self._scratch, keep=self._keep)
             if after.loading is None:
                 # Small groups come several at a time, so that the way there and back does not add up.
                 small = step.bytes + rows.nbytes < CHUNK_BYTES // 2
                 self._width = self._width * 2 if small else max(1, self._width // 2)
-            self.view = after
+            self.received = after
 
     def failed(self, address: str) -> bool:
         """An origin did not answer a step: leave it alone until `wake`. Whether it did so before."""
@@ -326,30 +328,30 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Arrival:
-    """The groups of a hold that are of the state of one snapshot."""
+    """The groups of a transfer that are of the state of one snapshot."""
 
-    hold: Transfer
+    transfer: Transfer
     groups: Groups
 
     @property
     def batch_id(self) -> int:
-        return self.hold.batch_id
+        return self.transfer.batch_id
 
     @property
     def open(self) -> Groups:
-        return self.groups & self.hold.view.open
+        return self.groups & self.transfer.received.open
 
     def restricted(self, groups: Groups) -> Arrival:
-        return Arrival(self.hold, self.groups & groups)
+        return Arrival(self.transfer, self.groups & groups)
 
     def seen(self) -> tuple[Groups, tuple[RunRef, Pieces] | None]:
         """The groups for which older runs are not read, and what is read instead; nothing for open ones."""
-        view = self.hold.view
-        standing = self.groups & view.standing
-        away = standing | (self.groups & view.open)
-        if not standing or view.settled is None:
+        received = self.transfer.received
+        settled = self.groups & received.settled_groups
+        away = settled | (self.groups & received.open)
+        if not settled or received.settled is None:
             return away, None
-        return away, (RunRef("", self.batch_id, standing, 0, 0), view.settled)
+        return away, (RunRef("", self.batch_id, settled, 0, 0), received.settled)
 
 
 def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ...]:
@@ -358,11 +360,11 @@ def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ..
     return tuple(arrival for arrival in found if arrival.seen()[0])
 
 
-def _rows(held: Pieces, table: StateTable, keys: pa.Table, places: Places, closed: int | None) -> pa.Table:
-    """The rows that are held of the keys in these places."""
-    if not len(places) or table.name not in held.parts:
+def _rows(pieces: Pieces, table: StateTable, keys: pa.Table, places: Places, closed: int | None) -> pa.Table:
+    """The rows that there are of the keys in these places."""
+    if not len(places) or table.name not in pieces.parts:
         return _nothing(table)
-    pair = RunRef("", 0, held.groups, 0, 0), held
+    pair = RunRef("", 0, pieces.groups, 0, 0), pieces
     return with_probes(looked_up([pair], table, keys.take(pa.array(places)), closed)[0], places)
 
 

@@ -52,13 +52,6 @@ class Fence:
         self._expect(ticket, ("prepared", "committed"), "commit")
         return replace(self, phase="committed")
 
-    def abort(self, ticket: Ticket) -> Fence:
-        """The attempt came to nothing: what it staged is dropped. Of no effect on any other."""
-        self._fence(ticket)
-        if ticket != self.ticket or self.phase == "committed":
-            return self
-        return replace(self, phase="idle")
-
     def _expect(self, ticket: Ticket, phases: str | tuple[str, ...], action: str) -> None:
         self._fence(ticket)
         wanted = (phases,) if isinstance(phases, str) else phases

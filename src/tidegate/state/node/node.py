@@ -1,4 +1,4 @@
-"""What a state node does with a request: whether it may, whose turn it is, and what becomes of the state.
+"""What a state node does with a request: whether it is allowed, and what becomes of the state.
 
 Knows nothing of the wire. Every method is called from many threads at once.
 """
@@ -44,7 +44,7 @@ class Ownership:
     groups: Groups = frozenset()
     tables: Mapping[str, StateTable] = field(default_factory=dict)
     watermark: int | None = None
-    hold: bool = False
+    urgent: bool = False
 
     def table(self, name: str) -> StateTable:
         if name not in self.tables:
@@ -73,7 +73,7 @@ class StateNode:
         self._name = name
         self._lock = ReadWriteLock()
         self._fence = Fence()
-        self._holding = Ownership()
+        self._ownership = Ownership()
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
         self._load = np.zeros(1, np.int64)
@@ -86,7 +86,7 @@ class StateNode:
         self._threads = [
             threading.Thread(target=self._work, name=name, args=(event, work), daemon=True)
             for name, event, work in (
-                ("merge", self._committed, self._merge),
+                ("compaction", self._committed, self._compact),
                 ("pull", self._pullable, self._pull),
             )
         ]
@@ -108,26 +108,26 @@ class StateNode:
                 command.manifest, command.groups, origins=command.origins, budget=command.budget
             )
             tables = {table.name: table for table in command.manifest.tables}
-            self._holding = Ownership(
-                command.manifest.groups, command.groups, tables, command.watermark, command.hold
+            self._ownership = Ownership(
+                command.manifest.groups, command.groups, tables, command.watermark, command.urgent
             )
             self._load = np.zeros(command.manifest.groups, np.int64)
             self._fence = after
             self._idle.clear()
-            if command.hold:
+            if command.urgent:
                 self._pullable.set()
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
         with self._lock.shared():
             self._fence.read(ticket)
-            return self._holding.table(table)
+            return self._ownership.table(table)
 
     def writable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may stage for it now. `stage` checks again."""
         with self._lock.shared():
             self._fence.stage(ticket)
-            return self._holding.table(table)
+            return self._ownership.table(table)
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         with self._lock.shared():
@@ -146,29 +146,24 @@ class StateNode:
             self._fence.read(ticket)
             return self._shard.scan(table, groups)
 
-    def pull(self, table: str, groups: Groups) -> pa.Table:
-        """All rows as they are now: after the latest committed batch."""
-        with self._lock.shared():
-            return self._shard.scan(table, groups)
-
-    def left(self, table: str, groups: Groups, batch_id: int) -> StateTable:
+    def departed_table(self, table: str, groups: Groups, batch_id: int) -> StateTable:
         """A table of groups that have left, if they are kept as of that batch.
 
-        What has left does not change, so nobody waits for a turn here: the one who asks may have the turn at
-        a node that we wait for.
+        What has left does not change, so no lock is taken: the one who asks may have locked a node that we
+        wait for.
         """
         return self._shard.departed(batch_id, groups).table(table)
 
-    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
-        return self._shard.take(table, groups, batch_id, keys)
+    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+        return self._shard.fetch_keys(table, groups, batch_id, keys)
 
-    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
-        return self._shard.ripe(table, groups, batch_id, since, upto)
+    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+        return self._shard.fetch_due(table, groups, batch_id, since, upto)
 
-    def span(
+    def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
-        return self._shard.span(table, groups, batch_id, first, size)
+        return self._shard.fetch_range(table, groups, batch_id, first, size)
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
         newest = self._fence.ticket.generation
@@ -181,8 +176,8 @@ class StateNode:
     ) -> None:
         with self._lock.shared():
             self._fence.stage(ticket)
-            self._holding.table(table)
-            self._holding.check_hashes(hash_column(rows[HASH]))
+            self._ownership.table(table)
+            self._ownership.check_hashes(hash_column(rows[HASH]))
             faults.reach("node.stage", ticket.batch_id)
             self._staging.put(table, partition, rows, stats)
 
@@ -197,7 +192,7 @@ class StateNode:
                 ticket.batch_id,
                 f"{ticket.generation}-{ticket.attempt}",
                 gathered.writes,
-                self._holding.watermark,
+                self._ownership.watermark,
             )
             for rows in gathered.writes.values():
                 self._count(hash_column(rows[HASH]))
@@ -219,9 +214,9 @@ class StateNode:
             after = self._fence.commit(ticket)
             if after == self._fence:
                 return
-            if watermark != self._holding.watermark:
+            if watermark != self._ownership.watermark:
                 raise StateError(
-                    f"{ticket} began with watermark {self._holding.watermark} and cannot be committed "
+                    f"{ticket} began with watermark {self._ownership.watermark} and cannot be committed "
                     f"with {watermark}"
                 )
             faults.reach("node.commit", ticket.batch_id)
@@ -232,24 +227,10 @@ class StateNode:
             self._pullable.set()
             faults.reach("node.committed", ticket.batch_id)
 
-    def abort(self, ticket: Ticket) -> None:
-        """What was prepared stays in the log, where nothing refers to it; `begin` sets the shard back."""
-        with self._lock.exclusive():
-            after = self._fence.abort(ticket)
-            if after != self._fence:
-                self._fence = after
-                self._idle.set()
-                self._staging.clear()
-                self._answer = None
-
-    def digest(self, table: str, group: int) -> str:
-        with self._lock.shared():
-            return self._shard.digest(table, group)
-
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Waits for nobody, so that a node at work is not taken for a dead one. `sizes` reads the index of
         every run."""
-        fence, groups = self._fence, self._holding.groups
+        fence, groups = self._fence, self._ownership.groups
         figures = self._staging.bytes, self._lock.busy(), self._shard.sizes() if sizes else {}
         return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, self._shard.groups_left)
 
@@ -282,15 +263,15 @@ class StateNode:
             if self._closing:
                 return
 
-    def _merge(self) -> None:
+    def _compact(self) -> None:
         """Once after each commit, so that runs do not pile up under steady load, then as long as there is
-        something to merge and no batch begins."""
-        while not self._closing and self._merged() and self._idle.is_set():
+        something to compact and no batch begins."""
+        while not self._closing and self._compacted() and self._idle.is_set():
             pass
 
-    def _merged(self) -> bool:
-        faults.reach("node.merge", self._fence.ticket.batch_id)
-        return self._shard.merge(self._resting())
+    def _compacted(self) -> bool:
+        faults.reach("node.compaction", self._fence.ticket.batch_id)
+        return self._shard.compact(self._resting())
 
     def _pull(self) -> None:
         """Between two batches, which take no longer for it then; now and then in one, if there is no time
@@ -298,7 +279,7 @@ class StateNode:
         rest = self._resting()
         self._shard.tidy()
         while not self._closing and self._shard.pull():
-            if not self._holding.hold:
+            if not self._ownership.urgent:
                 rest()
 
     def _resting(self) -> Callable[[], None]:

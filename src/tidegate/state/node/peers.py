@@ -19,11 +19,13 @@ T = TypeVar("T")
 class Origin(Protocol):
     """A node that has key groups in the state after a batch, and does not change them; see `NodeClient`."""
 
-    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table: ...
+    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table: ...
 
-    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table: ...
+    def fetch_due(
+        self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int
+    ) -> pa.Table: ...
 
-    def span(
+    def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]: ...
 

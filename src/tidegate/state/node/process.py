@@ -77,9 +77,9 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         connect=_connecting(given, token),
     )
     limits = Limits(data=given.request_limit)
-    holder = StateNode(shard, name=given.name, staged=limits.staged)
+    node = StateNode(shard, name=given.name, staged=limits.staged)
     service = StateService(
-        holder,
+        node,
         pipeline=given.pipeline,
         token=token,
         bind=given.bind,
@@ -92,7 +92,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     _tell({"name": given.name, "address": address, "pid": os.getpid()})
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     ended.wait()
-    closing = threading.Thread(target=_close, args=(service, holder), daemon=True)
+    closing = threading.Thread(target=_close, args=(service, node), daemon=True)
     closing.start()
     closing.join(_GRACE)
     shutil.rmtree(given.scratch, ignore_errors=True)
@@ -100,9 +100,9 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     os._exit(0)
 
 
-def _close(service: StateService, holder: StateNode) -> None:
+def _close(service: StateService, node: StateNode) -> None:
     service.shutdown()
-    holder.close()
+    node.close()
 
 
 def _tell(line: dict[str, object]) -> None:

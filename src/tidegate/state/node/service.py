@@ -20,24 +20,22 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.node.node import StateNode
 from tidegate.state.wire.commands import (
     NEXT,
-    Abort,
     Begin,
     Command,
     Commit,
-    Digest,
     Due,
+    FetchDue,
+    FetchKeys,
+    FetchRange,
     Get,
     Limits,
     Prepare,
-    Pull,
     Release,
-    Ripe,
     Scan,
-    Span,
     Stage,
     Status,
-    Take,
     batches,
+    operation,
     to_flight,
 )
 from tidegate.state.wire.parsing import OPERATIONS, decode
@@ -86,11 +84,11 @@ class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class StateService(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves what a StateNode holds. Listens from its creation until `shutdown`; `port` tells where."""
+    """Serves a StateNode. Listens from its creation until `shutdown`; `port` tells where."""
 
     def __init__(
         self,
-        holder: StateNode,
+        node: StateNode,
         *,
         pipeline: str,
         token: str,
@@ -102,7 +100,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
         """`tls`: certificate chain and private key in PEM."""
         if not token:
             raise StateError("a state node needs a token: set TIDEGATE_TOKEN")
-        self._holder = holder
+        self._node = node
         self._pipeline = pipeline
         self._limits = limits or Limits()
         host = f"[{bind}]" if ":" in bind else bind
@@ -114,14 +112,14 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
 
     @_answering
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        match self._decoded(descriptor.command, Get, Take):
+        match self._decoded(descriptor.command, Get, FetchKeys):
             case Get(ticket, name, count):
-                keys = self._received(reader, self._holder.readable(ticket, name).probes, count)
-                rows = self._holder.get(ticket, name, keys)
-            case Take(name, groups, batch_id, count):
-                table = self._holder.left(name, groups, batch_id)
+                keys = self._received(reader, self._node.readable(ticket, name).probes, count)
+                rows = self._node.get(ticket, name, keys)
+            case FetchKeys(name, groups, batch_id, count):
+                table = self._node.departed_table(name, groups, batch_id)
                 keys = self._received(reader, table.probes, count)
-                rows = self._holder.take(name, groups, batch_id, keys)
+                rows = self._node.fetch_keys(name, groups, batch_id, keys)
         writer.begin(rows.schema)
         for batch in batches(rows):
             writer.write_batch(batch)
@@ -129,23 +127,21 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     @_answering
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         command = self._decoded(descriptor.command, Stage)
-        table = self._holder.writable(command.ticket, command.table)
+        table = self._node.writable(command.ticket, command.table)
         rows = self._received(reader, table.written, command.rows)
-        self._holder.stage(command.ticket, command.table, command.partition, rows, command.stats)
+        self._node.stage(command.ticket, command.table, command.partition, rows, command.stats)
 
     @_answering
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
-        match self._decoded(ticket.ticket, Due, Scan, Pull, Ripe, Span):
+        match self._decoded(ticket.ticket, Due, Scan, FetchDue, FetchRange):
             case Due(opened, table, groups, upto):
-                rows = self._holder.due(opened, table, groups, upto)
+                rows = self._node.due(opened, table, groups, upto)
             case Scan(opened, table, groups):
-                rows = self._holder.scan(opened, table, groups)
-            case Pull(table, groups):
-                rows = self._holder.pull(table, groups)
-            case Ripe(table, groups, batch_id, since, upto):
-                rows = self._holder.ripe(table, groups, batch_id, since, upto)
-            case Span(table, groups, batch_id, first, size):
-                rows, further = self._holder.span(table, groups, batch_id, first, size)
+                rows = self._node.scan(opened, table, groups)
+            case FetchDue(table, groups, batch_id, since, upto):
+                rows = self._node.fetch_due(table, groups, batch_id, since, upto)
+            case FetchRange(table, groups, batch_id, first, size):
+                rows, further = self._node.fetch_range(table, groups, batch_id, first, size)
                 if further is not None:
                     rows = rows.replace_schema_metadata({NEXT: str(further)})
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, batches(rows)))
@@ -153,8 +149,8 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     @_answering
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         body = memoryview(action.body) if action.body is not None else b""
-        command = self._decoded(body, Begin, Prepare, Commit, Abort, Release, Digest, Status)
-        if type(command).__name__.lower() != action.type:
+        command = self._decoded(body, Begin, Prepare, Commit, Release, Status)
+        if operation(command) != action.type:
             raise StateError(f"action {action.type[:100]!r} does not go with its command")
         return [json.dumps(self._done(command)).encode()]
 
@@ -164,25 +160,21 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def _done(self, command: Command) -> dict[str, Any]:
         match command:
             case Begin():
-                self._holder.begin(command)
+                self._node.begin(command)
             case Prepare(ticket):
-                return self._holder.prepare(ticket).to_json()
+                return self._node.prepare(ticket).to_json()
             case Commit(ticket, watermark):
-                self._holder.commit(ticket, watermark)
-            case Abort(ticket):
-                self._holder.abort(ticket)
+                self._node.commit(ticket, watermark)
             case Release(ticket, groups):
-                self._holder.release(ticket, groups)
-            case Digest(table, group):
-                return {"digest": self._holder.digest(table, group)}
+                self._node.release(ticket, groups)
             case Status(sizes):
-                return self._holder.status(sizes=sizes).to_json()
+                return self._node.status(sizes=sizes).to_json()
         return {}
 
     def _decoded(self, raw: bytes | memoryview | None, *kinds: type[Command]) -> Any:
         command = decode(raw or b"", self._pipeline, self._limits.command)
         if not isinstance(command, kinds):
-            raise StateError(f"{type(command).__name__.lower()!r} is sent by another kind of call")
+            raise StateError(f"{operation(command)!r} is sent by another kind of call")
         return command
 
     def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:

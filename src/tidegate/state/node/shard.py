@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidegate.errors import StaleError, StateError
 from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
-from tidegate.state.log.compactor import Merge, Merger, Rest, substituted
+from tidegate.state.log.compactor import Compaction, Compactor, Rest, substituted
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
@@ -26,13 +26,12 @@ from tidegate.state.node.backends.columnar import Columnar
 from tidegate.state.node.backends.migrating import Migrating
 from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
-from tidegate.state.table.digest import digest_of
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
 from tidegate.state.table.table import HASH, StateTable
 
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be
-merged."""
+compacted."""
 _FIGURES = ("demand_keys", "demand_bytes", "background_keys", "background_bytes", "local", "remote")
 _NOWHERE = StateManifest(-1, 1, None, ())
 
@@ -61,10 +60,10 @@ class _Pending:
 class Shard:
     """State of some key groups, kept as runs in a log and served by a backend.
 
-    `begin`, `prepare` and `commit` are for one thread; reads and `merge` may run beside them. A read sees the
-    state of one batch, whole. Key groups that come from other nodes are got part by part, by reads that need
-    them and by `pull`, which is for one thread and may run beside everything. Key groups that go are kept as
-    they were, for their new owners, until `release`.
+    `begin`, `prepare` and `commit` are for one thread; reads and `compact` may run beside them. A read sees
+    the state of one batch, whole. Key groups that come from other nodes are got part by part, by reads that
+    need them and by `pull`, which is for one thread and may run beside everything. Key groups that go are
+    kept as they were, for their new owners, until `release`.
     """
 
     def __init__(
@@ -89,16 +88,16 @@ class Shard:
         inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
         self._backend = Migrating(inner, self._peers)
         self._departures = Departures()
-        self._left = Migrating(Columnar(), self._peers)  # reads what has left
+        self._departed = Migrating(Columnar(), self._peers)  # reads what has departed
         self._scratch = scratch
         self._allowance = 0
-        self._merger = Merger(self._log, memory=memory, name=self._run_name)
+        self._compactor = Compactor(self._log, memory=memory, name=self._run_name)
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: _Pending | None = None
-        self._merges: list[Merge] = []
-        self._merging = False
+        self._compactions: list[Compaction] = []
+        self._compacting = False
         self._written = 0
-        self._lock = threading.Lock()  # of `_now`, `_pending` and `_merges` changing together
+        self._lock = threading.Lock()  # of `_now`, `_pending` and `_compactions` changing together
 
     def begin(
         self,
@@ -136,7 +135,7 @@ class Shard:
             self._departures.rewind(base.batch_id)
             self._allowance = budget
             for arrival in arrivals:
-                arrival.hold.wake()
+                arrival.transfer.wake()
             if before.manifest == base and before.groups == groups and before.arrivals == arrivals:
                 return
             self._now = self._snapshot(base, groups, arrivals)
@@ -161,24 +160,24 @@ class Shard:
         _check_groups(groups, now)
         return self._backend.scan(now, now.table(table), groups)
 
-    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
         """The rows of keys of these groups, which have left or are about to, after a batch."""
-        left = self.departed(batch_id, groups)
-        _check_held(hash_column(keys[HASH]), groups, left.count)
-        return self._left.get(left, left.table(table), keys)
+        kept = self.departed(batch_id, groups)
+        _check_held(hash_column(keys[HASH]), groups, kept.count)
+        return self._departed.get(kept, kept.table(table), keys)
 
-    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
         """The rows of such groups that are due by `upto` and were not by `since`."""
-        left = self.departed(batch_id, groups)
-        return self._left.ripe(left, left.table(table), groups, since, upto)
+        kept = self.departed(batch_id, groups)
+        return self._departed.fetch_due(kept, kept.table(table), groups, since, upto)
 
-    def span(
+    def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
         """The rows of such groups from the hash `first` on, about `size` bytes; and the hash to go on from,
         None when that was all."""
-        left = self.departed(batch_id, groups)
-        return self._left.span(left, left.table(table), groups, first, size)
+        kept = self.departed(batch_id, groups)
+        return self._departed.fetch_range(kept, kept.table(table), groups, first, size)
 
     def departed(self, batch_id: int, groups: Groups) -> Snapshot:
         """The state of groups after a batch, for their next owner. StaleError when it is not here."""
@@ -212,7 +211,7 @@ class Shard:
     def tidy(self) -> None:
         """Bring what came key by key into few parts, beside everything."""
         for arrival in self._now.arriving:
-            arrival.hold.tidy()
+            arrival.transfer.tidy()
 
     def arrived(self) -> dict[str, int]:
         """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
@@ -264,10 +263,6 @@ class Shard:
             self._now, self._pending = after, None
         self._tidy()
 
-    def digest(self, table: str, group: int) -> str:
-        """A text that is equal for equal state, however it is kept."""
-        return digest_of(self.scan(table, frozenset({group})))
-
     def sizes(self) -> dict[str, Any]:
         """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
         [rows, bytes] by key group, as far as the index tells."""
@@ -276,22 +271,22 @@ class Shard:
         pairs = self._opened(now.runs) if self._log.durable else now.pairs()
         return sizes_of(now, pairs)
 
-    def merge(self, rest: Rest = lambda: None) -> bool:
-        """Merge a few runs into one when that is due; whether it was. For one thread at a time.
+    def compact(self, rest: Rest = lambda: None) -> bool:
+        """Compact a few runs into one when that is due; whether it was. For one thread at a time.
 
-        `rest` is called between two parts of a merge that takes its time. The next `prepare` lists the merged
-        run instead of its inputs, whose files stay: earlier manifests need them.
+        `rest` is called between two parts of a long compaction. The next `prepare` lists the new run instead
+        of its inputs, whose files stay: earlier manifests need them.
         """
-        done: Merge | None = None
+        done: Compaction | None = None
         with self._lock:
-            now, self._merging = self._now, True
+            now, self._compacting = self._now, True
         try:
-            done = self._merger.merge(self._without_arrivals(now), rest)
+            done = self._compactor.compact(self._without_arrivals(now), rest)
         finally:
-            with self._lock:  # Once: what is merged has to have a name before anything tidies up again.
-                self._merging = False
+            with self._lock:  # Once: the new run has to have a name before anything tidies up again.
+                self._compacting = False
                 if done is not None:
-                    self._merges.append(done)
+                    self._compactions.append(done)
                     self._now = self._snapshot(self._now.manifest, self._now.groups, self._now.arrivals)
         return done is not None
 
@@ -307,21 +302,21 @@ class Shard:
         """What is under way, and what is to come from now on: groups that are not here, and have state."""
         for arrival in under_way:
             if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
-                lost = arrival.hold.moved(origins)
+                lost = arrival.transfer.moved(origins)
                 if self._log.durable:
-                    arrival.hold.drop(lost & arrival.groups)
+                    arrival.transfer.drop(lost & arrival.groups)
         filled = frozenset().union(*(run.groups for run in base.runs))
         fresh = {address: (groups & filled) - held for address, groups in origins.items()}
         fresh = {address: groups for address, groups in fresh.items() if groups}
         if not fresh:
             return under_way
         for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
-            if arrival.batch_id == base.batch_id and arrival.hold.widened(fresh):
-                wider = Arrival(arrival.hold, arrival.groups.union(*fresh.values()))
+            if arrival.batch_id == base.batch_id and arrival.transfer.widened(fresh):
+                wider = Arrival(arrival.transfer, arrival.groups.union(*fresh.values()))
                 return (*under_way[:place], wider, *under_way[place + 1 :])
         keep = not (self._log.durable and self._log.mapped)
-        hold = Transfer(base, fresh, keep=keep, scratch=self._scratch)
-        return (*under_way, Arrival(hold, hold.view.open))
+        transfer = Transfer(base, fresh, keep=keep, scratch=self._scratch)
+        return (*under_way, Arrival(transfer, transfer.received.open))
 
     def _without_arrivals(self, now: Snapshot) -> Snapshot:
         """With more runs than is good, nothing stands in any more for those that the log has as well."""
@@ -341,10 +336,10 @@ class Shard:
         )
 
     def _snapshot(self, manifest: StateManifest, groups: Groups, arrivals: tuple[Arrival, ...]) -> Snapshot:
-        """A manifest with the merges done that fit it; the other ones are forgotten. So are arrivals when all
-        runs are merged that they were read for."""
-        runs, self._merges = substituted(manifest, groups, self._merges)
-        # By the manifest: when a merge is forgotten, its inputs are needed again.
+        """A manifest with the compactions that fit it; other ones are forgotten. So are arrivals when all
+        runs that they were read for are compacted."""
+        runs, self._compactions = substituted(manifest, groups, self._compactions)
+        # By the manifest: when a compaction is forgotten, its inputs are needed again.
         needed = Snapshot(self._log, manifest, groups, manifest.runs, restricted(arrivals, groups)).arriving
         return Snapshot(self._log, manifest, groups, runs, needed)
 
@@ -358,14 +353,14 @@ class Shard:
     def _tidy(self) -> None:
         """Close runs that nothing names any more."""
         with self._lock:
-            if self._merging:  # It has opened some, and written one that nothing names yet.
+            if self._compacting:  # It has opened some, and written one that nothing names yet.
                 return
             names = {ref.name for ref in (*self._now.runs, *self._now.manifest.runs)}
             names |= self._departures.names()
             if self._pending is not None:
                 names |= {ref.name for ref in self._pending.runs}
-            for merge in self._merges:
-                names |= {ref.name for ref in merge.inputs}
+            for compaction in self._compactions:
+                names |= {ref.name for ref in compaction.inputs}
             self._log.keep(names)
 
 

@@ -49,14 +49,14 @@ class NodeClient:
         *,
         origins: Mapping[str, Groups] | None = None,
         budget: int = 0,
-        hold: bool = False,
+        urgent: bool = False,
     ) -> None:
         """Open a batch on the state that `manifest` names; the node owns `groups` in it.
 
         `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
-        up to `budget` bytes before that until the next `begin`: after the batch, or with `hold` at once.
+        up to `budget` bytes before that until the next `begin`: after the batch, or with `urgent` at once.
         """
-        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, hold))
+        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent))
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""
@@ -70,24 +70,20 @@ class NodeClient:
         """All rows of these groups before the batch."""
         return self._read(wire.Scan(ticket, table, groups))
 
-    def pull(self, table: str, groups: Groups) -> pa.Table:
-        """All rows of these groups after the latest batch that the node has committed."""
-        return self._read(wire.Pull(table, groups))
-
-    def take(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
+    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
         """The rows of these keys, all of groups that have left the node, after a batch; see `get`."""
-        return self._exchange(wire.Take(table, groups, batch_id, keys.num_rows), keys)
+        return self._exchange(wire.FetchKeys(table, groups, batch_id, keys.num_rows), keys)
 
-    def ripe(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
+    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
         """Rows of such groups after a batch with `since` < `_due` <= `upto`."""
-        return self._read(wire.Ripe(table, groups, batch_id, since, upto))
+        return self._read(wire.FetchDue(table, groups, batch_id, since, upto))
 
-    def span(
+    def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
         """Rows of such groups after a batch, from the hash `first` on, about `size` bytes; and the hash to go
         on from, None when that was all."""
-        rows = self._read(wire.Span(table, groups, batch_id, first, size))
+        rows = self._read(wire.FetchRange(table, groups, batch_id, first, size))
         further = (rows.schema.metadata or {}).get(wire.NEXT)
         return rows.replace_schema_metadata(None), None if further is None else int(further)
 
@@ -120,15 +116,6 @@ class NodeClient:
         """Make what was prepared current. `watermark` is that of `begin`."""
         self._act(wire.Commit(ticket, watermark))
 
-    def abort(self, ticket: Ticket) -> None:
-        """Drop what was staged or prepared by this attempt; of no effect on any other."""
-        self._act(wire.Abort(ticket))
-
-    def digest(self, table: str, group: int) -> str:
-        """Equal for equal state of a key group."""
-        digest: str = self._act(wire.Digest(table, group))["digest"]
-        return digest
-
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Answered at once, whatever else the node is doing; with `sizes` it may have to read."""
         return NodeStatus.from_json(self._act(wire.Status(sizes)))
@@ -140,7 +127,7 @@ class NodeClient:
         return wire.encode(command, self._pipeline)
 
     def _act(self, command: wire.Command) -> dict[str, Any]:
-        action = flight.Action(type(command).__name__.lower(), self._encoded(command))
+        action = flight.Action(wire.operation(command), self._encoded(command))
         with self._errors():
             (answer,) = self._connection.do_action(action, self._options)
             form: dict[str, Any] = json.loads(answer.body.to_pybytes())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -21,7 +22,7 @@ MAX_GROUPS = 1 << 16
 MAX_COMMAND = 16 << 20
 """Bytes; most of a long one is the manifest in `begin`."""
 NEXT = b"next"
-"""Where the answer to `Span` has the hash to go on from."""
+"""Where the answer to `FetchRange` has the hash to go on from."""
 CHUNK = 4 << 20
 """Bytes of rows in one message, about. A receiver counts message by message."""
 
@@ -50,7 +51,7 @@ class Begin:
     with the first batch on a new route, and each further attempt at it."""
     budget: int = 0
     """Bytes that the node may get from there unasked, until the next `begin`."""
-    hold: bool = False
+    urgent: bool = False
     """The driver waits for them: they are to come at once, not between batches."""
 
 
@@ -78,15 +79,7 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
-    """Rows as the node has them now, whatever batch that is."""
-
-    table: str
-    groups: Groups
-
-
-@dataclass(frozen=True, slots=True)
-class Take:
+class FetchKeys:
     """Keys of groups that have left the node, or are about to, in the state after a batch."""
 
     table: str
@@ -97,7 +90,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Ripe:
+class FetchDue:
     """Rows of such groups that are due by `upto` and were not by `since`."""
 
     table: str
@@ -108,7 +101,7 @@ class Ripe:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class FetchRange:
     """Rows of such groups in the order of their hashes, from `first` on, about `size` bytes of them. Metadata
     of the answer's schema has under `next` where to go on."""
 
@@ -149,24 +142,13 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
-    ticket: Ticket
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    table: str
-    group: int
-
-
-@dataclass(frozen=True, slots=True)
 class Status:
     sizes: bool = False
 
 
 Command: TypeAlias = (
-    Begin | Get | Due | Scan | Pull | Take | Ripe | Span
-    | Stage | Prepare | Commit | Abort | Release | Digest | Status
+    Begin | Get | Due | Scan | FetchKeys | FetchDue | FetchRange
+    | Stage | Prepare | Commit | Release | Status
 )  # fmt: skip
 
 
@@ -222,7 +204,7 @@ class NodeStatus:
     staged: int
     """Bytes that tasks have staged and `prepare` has not yet taken."""
     busy: float
-    """Seconds that the request which is longest at work, or waits for its turn, has been there."""
+    """Seconds that the request that has been at work or waiting for the longest has been there."""
     sizes: Mapping[str, Any]
     """As `Shard.sizes` gives them; empty unless asked for."""
     groups_left: int = 0
@@ -248,9 +230,18 @@ class NodeStatus:
         return cls(form["name"], ticket, form["phase"], groups, *figures)
 
 
+def operation(command: Command) -> str:
+    """The name of a command on the wire.
+
+    >>> operation(Status())
+    'status'
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(command).__name__).lower()
+
+
 def encode(command: Command, pipeline: str) -> bytes:
     """A command as it is sent."""
-    form: dict[str, Any] = {"v": VERSION, "op": type(command).__name__.lower(), "pipeline": pipeline}
+    form: dict[str, Any] = {"v": VERSION, "op": operation(command), "pipeline": pipeline}
     for name in command.__dataclass_fields__:
         value = getattr(command, name)
         match value:

@@ -22,22 +22,19 @@ from tidegate.state.wire.commands import (
     MAX_COMMAND,
     MAX_GROUPS,
     VERSION,
-    Abort,
     Begin,
     Command,
     Commit,
-    Digest,
     Due,
+    FetchDue,
+    FetchKeys,
+    FetchRange,
     Get,
     Prepare,
-    Pull,
     Release,
-    Ripe,
     Scan,
-    Span,
     Stage,
     Status,
-    Take,
 )
 
 
@@ -183,8 +180,8 @@ def _begin(form: _Form) -> Begin:
     groups, watermark = form.groups("groups", manifest.groups), form.moment("watermark")
     origins = _origins(form, groups, manifest.groups) if form.has("origins") else {}
     budget = form.whole("budget") if form.has("budget") else 0
-    hold = form.flag("hold") if form.has("hold") else False
-    return Begin(ticket, manifest, groups, watermark, origins, budget, hold)
+    urgent = form.flag("urgent") if form.has("urgent") else False
+    return Begin(ticket, manifest, groups, watermark, origins, budget, urgent)
 
 
 def _origins(form: _Form, groups: Groups, count: int) -> dict[str, Groups]:
@@ -220,16 +217,15 @@ _PARSERS: dict[str, Callable[[_Form], Command]] = {
         form.ticket(), form.text("table"), form.groups("groups"), form.whole("upto", -(2**63))
     ),
     "scan": lambda form: Scan(form.ticket(), form.text("table"), form.groups("groups")),
-    "pull": lambda form: Pull(form.text("table"), form.groups("groups")),
-    "take": lambda form: Take(*_left(form), form.whole("rows")),
-    "ripe": lambda form: Ripe(*_left(form), form.moment("since"), form.whole("upto", -(2**63))),
-    "span": lambda form: Span(*_left(form), form.whole("first", 0, 2**64 - 1), form.whole("size", 1)),
+    "fetch_keys": lambda form: FetchKeys(*_left(form), form.whole("rows")),
+    "fetch_due": lambda form: FetchDue(*_left(form), form.moment("since"), form.whole("upto", -(2**63))),
+    "fetch_range": lambda form: FetchRange(
+        *_left(form), form.whole("first", 0, 2**64 - 1), form.whole("size", 1)
+    ),
     "stage": _stage,
     "prepare": lambda form: Prepare(form.ticket()),
     "commit": lambda form: Commit(form.ticket(), form.moment("watermark")),
-    "abort": lambda form: Abort(form.ticket()),
     "release": lambda form: Release(form.ticket(), form.groups("groups")),
-    "digest": lambda form: Digest(form.text("table"), form.whole("group", 0, MAX_GROUPS - 1)),
     "status": lambda form: Status(form.flag("sizes")),
 }
 OPERATIONS = tuple(_PARSERS)

@@ -43,15 +43,15 @@ class _Share:
     """Rows written since the arrival's batch; `_probe` counts in `keys`."""
     left: Places
     """Keys that may have rows from before, by place in `keys`."""
-    view: Received
+    received: Received
     old: pa.Table
-    """Rows from before that are here, by `view`."""
+    """Rows from before that are here, by `received`."""
 
     @property
     def here(self) -> NDArray[np.bool_]:
         """For each key whether its group is open still."""
-        groups = group_of(hash_column(self.keys[HASH]), self.view.count)
-        return inside(self.view.open, self.view.count)[groups]
+        groups = group_of(hash_column(self.keys[HASH]), self.received.count)
+        return inside(self.received.open, self.received.count)[groups]
 
 
 class _Request:
@@ -69,7 +69,7 @@ class _Request:
         self.keys = pa.concat_tables([self.keys, keys]).combine_chunks()
 
     def send(self, origin: Origin) -> pa.Table:
-        return origin.take(self.table.name, self.groups, self.arrivals[0].batch_id, self.keys)
+        return origin.fetch_keys(self.table.name, self.groups, self.arrivals[0].batch_id, self.keys)
 
 
 class Migrating(Backend):
@@ -127,7 +127,7 @@ class Migrating(Backend):
     def due(self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int) -> pa.Table:
         found = []
         rest = groups
-        for arrival, old in self._ripe(snapshot, table, groups, upto):
+        for arrival, old in self._fetch_due(snapshot, table, groups, upto):
             since = snapshot.since(arrival)
             if table.kind == "value":  # What was written again since is due at another time.
                 keys = old.select(table.probes.names)
@@ -145,23 +145,23 @@ class Migrating(Backend):
         found = [self._inner.scan(snapshot, table, groups - away)]
         first: int | None = 0
         while first is not None:
-            rows, first = self.span(snapshot, table, away, first, CHUNK_BYTES)
+            rows, first = self.fetch_range(snapshot, table, away, first, CHUNK_BYTES)
             found.append(rows)
         return sorted_by_hash(pa.concat_tables(found))
 
-    def ripe(
+    def fetch_due(
         self, snapshot: Snapshot, table: StateTable, groups: Groups, since: int | None, upto: int
     ) -> pa.Table:
         """As `due`, without what was due by `since`."""
         rows = self.due(snapshot, table, groups, upto)
         return rows if since is None else rows.filter(pc.greater(rows[DUE], since))
 
-    def span(
+    def fetch_range(
         self, snapshot: Snapshot, table: StateTable, groups: Groups, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
         """Rows of groups from a hash on, about `size` bytes, straight from the runs; and the hash to go on
         from, None when that was all."""
-        parts = self._spans(snapshot, table, groups, first, size)
+        parts = self._fetch_range(snapshot, table, groups, first, size)
         rest = groups.difference(*(arrival.groups for arrival, _, _ in parts))
         ends = [end for _, _, end in parts]
         spans = _left(rest, snapshot.count, first)
@@ -183,22 +183,22 @@ class Migrating(Backend):
     def pull(self, snapshot: Snapshot, size: int) -> int | None:
         """Get the next part of what is away, about `size` bytes; how many it were, None when there is nothing
         to be got."""
-        for arrival in sorted(snapshot.arriving, key=lambda each: -each.hold.heat(each.open)):
-            step = arrival.hold.step(arrival.groups)
+        for arrival in sorted(snapshot.arriving, key=lambda each: -each.transfer.heat(each.open)):
+            step = arrival.transfer.step(arrival.groups)
             if step is None:
                 continue
-            hold, table = arrival.hold, arrival.hold.tables[step.place]
-            asked = (table.name, step.groups, hold.batch_id, step.first, size)
-            (answer,) = self._peers.ask([(step.address, lambda origin: origin.span(*asked))])  # noqa: B023
+            transfer, table = arrival.transfer, arrival.transfer.tables[step.place]
+            asked = (table.name, step.groups, transfer.batch_id, step.first, size)
+            (answer,) = self._peers.ask([(step.address, lambda origin: origin.fetch_range(*asked))])  # noqa: B023
             if isinstance(answer, TidegateError):
                 # The first time it may not have heard of the batch yet.
-                again = hold.failed(step.address)
+                again = transfer.failed(step.address)
                 if again and snapshot.log.durable:
                     self._give_up(snapshot, arrival, step.address, answer)
                 continue
             rows, further = answer
             rows = _checked(rows, table.schema, step.address)
-            hold.load(step, rows, further)
+            transfer.load(step, rows, further)
             self._count(background_keys=_keys(rows), background_bytes=rows.nbytes)
             return int(rows.nbytes)
         return None
@@ -209,11 +209,13 @@ class Migrating(Backend):
         for arrival in snapshot.arriving:
             places = np.flatnonzero(inside(arrival.open, snapshot.count)[groups])
             if len(places):
-                arrival.hold.warm(groups[places])
+                arrival.transfer.warm(groups[places])
                 mine = keys.take(pa.array(places))
                 opened = snapshot.since(arrival).opened(table)
                 new, left = looked_up(opened, table, mine, snapshot.closed)
-                found.append(_Share(arrival, places, mine, new, left, arrival.hold.view, new.slice(0, 0)))
+                found.append(
+                    _Share(arrival, places, mine, new, left, arrival.transfer.received, new.slice(0, 0))
+                )
         return found
 
     def _complete(self, snapshot: Snapshot, table: StateTable, shares: Sequence[_Share]) -> int:
@@ -237,16 +239,16 @@ class Migrating(Backend):
                     continue
                 rows = _checked(answer, table.schema.append(pa.field(PROBE, pa.int64(), False)), address)
                 for arrival in request.arrivals:  # Each takes note of what is of its own groups.
-                    arrival.hold.learn(table, request.keys, rows)
+                    arrival.transfer.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)
 
-    def _ripe(
+    def _fetch_due(
         self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int
     ) -> list[tuple[Arrival, pa.Table]]:
         """Rows of open groups that fall due, as they were after the arrival's batch."""
 
         def asking(origin: Origin, mine: Groups, batch_id: int) -> pa.Table:
-            return origin.ripe(table.name, mine, batch_id, snapshot.closed, upto)
+            return origin.fetch_due(table.name, mine, batch_id, snapshot.closed, upto)
 
         found = []
         for arrival, address, answer in self._asked(snapshot, groups, asking):
@@ -255,13 +257,13 @@ class Migrating(Backend):
             found.append((arrival, rows))
         return found
 
-    def _spans(
+    def _fetch_range(
         self, snapshot: Snapshot, table: StateTable, groups: Groups, first: int, size: int
     ) -> list[tuple[Arrival, pa.Table, int]]:
         """Rows of open groups from a hash on, as they were after the arrival's batch, and where they end."""
 
         def asking(origin: Origin, mine: Groups, batch_id: int) -> tuple[pa.Table, int | None]:
-            return origin.span(table.name, mine, batch_id, first, size)
+            return origin.fetch_range(table.name, mine, batch_id, first, size)
 
         found = []
         for arrival, address, (answer, further) in self._asked(snapshot, groups, asking):
@@ -276,9 +278,9 @@ class Migrating(Backend):
         does not answer are no longer open then."""
         while True:
             wanted = [
-                (Arrival(arrival.hold, mine), address)
+                (Arrival(arrival.transfer, mine), address)
                 for arrival in snapshot.arriving
-                for address, mine in arrival.hold.origins(arrival.open & groups).items()
+                for address, mine in arrival.transfer.origins(arrival.open & groups).items()
             ]
             requests = [(address, _partial(asking, arrival)) for arrival, address in wanted]
             found, failed = [], False
@@ -293,17 +295,17 @@ class Migrating(Backend):
 
     def _give_up(self, snapshot: Snapshot, arrival: Arrival, address: str, error: TidegateError) -> None:
         """Do without an origin, for everything that was to come from it."""
-        hold = arrival.hold
-        lost = hold.origins(hold.view.open).get(address, frozenset())
+        transfer = arrival.transfer
+        lost = transfer.origins(transfer.received.open).get(address, frozenset())
         if not lost:
             return
-        what = f"key groups {show_groups(lost)} as of batch {hold.batch_id}"
+        what = f"key groups {show_groups(lost)} as of batch {transfer.batch_id}"
         if not snapshot.log.durable:
             raise StateError(
                 f"{what} were in the memory of the node at {address}, which does not give them: {error}. "
                 "They are lost with it; start again, with `durable` state if that must not happen"
             ) from error
-        hold.drop(lost)
+        transfer.drop(lost)
         _log.warning("%s do not come from the node at %s, so the log is read: %s", what, address, error)
 
     def _count(self, **figures: int) -> None:
@@ -313,11 +315,11 @@ class Migrating(Backend):
 
 def _missing(snapshot: Snapshot, table: StateTable, share: _Share) -> Iterator[tuple[str, Groups, pa.Table]]:
     """What to ask which origin for, by what is here now: keys, each once."""
-    hold = share.arrival.hold
-    share.view = hold.view
+    transfer = share.arrival.transfer
+    share.received = transfer.received
     left = share.left[share.here[share.left]]
     keys = share.keys.take(pa.array(left))
-    rows, missing = share.view.lookup(hold.place(table), table, keys, snapshot.closed)
+    rows, missing = share.received.lookup(transfer.place(table), table, keys, snapshot.closed)
     share.old = with_probes(rows, left)
     if not len(missing):
         return
@@ -325,7 +327,7 @@ def _missing(snapshot: Snapshot, table: StateTable, share: _Share) -> Iterator[t
     first, _ = distinct(hash_column(keys[HASH]), [keys[name] for name in table.keys.names])
     keys = keys.take(pa.array(first))
     groups = group_of(hash_column(keys[HASH]), snapshot.count)
-    for address, mine in hold.origins(frozenset(np.unique(groups).tolist())).items():
+    for address, mine in transfer.origins(frozenset(np.unique(groups).tolist())).items():
         yield address, mine, keys.filter(pa.array(inside(mine, snapshot.count)[groups]))
 
 
