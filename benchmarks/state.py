@@ -31,7 +31,8 @@ from benchmarks.ticks import Ticks
 from tidegate import config
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.ticket import Ticket
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.spark import session
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest
@@ -359,7 +360,7 @@ def _disk(batches: int) -> Row:
             written = rows(np.arange(keys) if batch_id == 0 else hot, batch_id)
             prepared = shard.prepare(batch_id, "1", {"count": written}, None)
             manifest = StateManifest(batch_id, groups, None, (table,), prepared.runs)
-            ledger.append(Entry(batch_id, ledger.generation, {}, {}, {}, state=manifest.to_json()))
+            ledger.append(Entry(batch_id, ledger.generation, {}, {}, {}, state=manifest))
             shard.commit(batch_id, None)
             garbage.collect(manifest)
             while shard.compact():
@@ -445,7 +446,7 @@ def _node(checkpoint: Path, backend: str) -> Iterator[tuple[NodeClient, StateMan
     last = Ledger(checkpoint / "ledger").last
     assert last is not None
     assert last.state is not None
-    manifest = StateManifest.from_json(last.state)
+    manifest = last.state
     with _started(str(checkpoint / "state"), backend) as (client, pid):
         groups = frozenset(range(manifest.groups))
         client.begin(Ticket(1, manifest.batch_id + 1, 1), manifest, groups, None)

@@ -6,6 +6,7 @@ same facts are fields, so a program need not read the text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -51,7 +52,7 @@ class ConfigError(TidegateError, ValueError):
 
 
 class CheckpointError(TidegateError, RuntimeError):
-    """A checkpoint that this pipeline cannot go on from.
+    """A checkpoint that this pipeline cannot be resumed from.
 
     Operator action: use another checkpoint folder, or the pipeline that wrote this one.
     """
@@ -86,13 +87,16 @@ class NodeError(TidegateError, ConnectionError):
 class BatchError(TidegateError, RuntimeError):
     """A batch failed as often as the configuration allows.
 
-    Operator action: remove the cause and start the pipeline again; it goes on with this batch.
+    The message tells what the last try failed of; `story`, also shown with a traceback, how it came to that.
+    Operator action: remove the cause and start the pipeline again; it resumes with this batch.
     """
 
-    def __init__(self, message: str, *, batch_id: int, tries: int) -> None:
+    def __init__(self, message: str, *, batch_id: int, tries: int, story: Sequence[str] = ()) -> None:
         self.batch_id = batch_id
         self.tries = tries
+        self.story = tuple(story)
         super().__init__(message)
+        _tell(self, self.story)
 
 
 class SinkError(TidegateError, RuntimeError):
@@ -128,9 +132,21 @@ class QueryError(TidegateError, RuntimeError):
 class ControlError(TidegateError, RuntimeError):
     """Something was asked of a running pipeline that makes no sense, or cannot be now. Nothing has changed.
 
+    `story` is how the rescale that stands in the way got where it is; empty when none does.
     Operator action: as the message says; `tidegate status` shows what the pipeline is at.
     """
+
+    def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:
+        self.story = tuple(story)
+        super().__init__(message)
+        _tell(self, self.story)
 
 
 class ClusterError(TidegateError, RuntimeError):
     """A cluster that does not start, or cannot do what is asked. Operator action: as the message says."""
+
+
+def _tell(error: Exception, story: Sequence[str]) -> None:
+    """Have a traceback end with what happened."""
+    if story:
+        error.add_note("\n".join(("What happened before:", *(f"  {line}" for line in story))))

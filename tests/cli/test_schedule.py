@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from tests.control.kit import Toy
 from tests.view.batches import batch
 from tidegate.cli.schedule import Appointment, Schedule, parse
-from tidegate.control.server import ControlServer
 from tidegate.errors import ConfigError, DurationError
 from tidegate.rescale.model import Ask
 
@@ -48,11 +46,11 @@ def test_a_time_that_is_none_is_refused() -> None:
         parse("soon: nodes=4")
 
 
-def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there(tmp_path: Path) -> None:
+def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there() -> None:
     toy = Toy()
     appointments = [Appointment(0.05, Ask(nodes=0)), Appointment(0.0, Ask(nodes=4))]
-    with ControlServer(toy, checkpoint=tmp_path), Schedule(appointments, tmp_path) as schedule:
-        time.sleep(0.1)
+    with Schedule(appointments) as schedule:
+        schedule.attach(toy)
         assert toy.history() == ()
         schedule(batch(0))
         until = time.monotonic() + 30
@@ -62,8 +60,9 @@ def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there(tmp_path: Pa
     assert [rescale.ask.nodes for rescale in toy.history()] == [4]
 
 
-def test_what_is_not_due_by_the_end_does_not_keep_the_run(tmp_path: Path) -> None:
+def test_what_is_not_due_by_the_end_does_not_keep_the_run() -> None:
     toy = Toy()
-    with ControlServer(toy, checkpoint=tmp_path), Schedule([Appointment(3600, Ask(nodes=4))], tmp_path) as it:
-        it(batch(0))
+    with Schedule([Appointment(3600, Ask(nodes=4))]) as schedule:
+        schedule.attach(toy)
+        schedule(batch(0))
     assert toy.history() == ()

@@ -19,7 +19,8 @@ from tidegate import config
 from tidegate.batch.garbage import Garbage
 from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, StateError
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.run.inspection import Inspection
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Remote
@@ -92,7 +93,7 @@ def test_ls_lists_batches_and_tables(finished: Path) -> None:
     assert last.state is not None
     newest = found["batches"][0]
     assert newest["batch"] == last.batch_id
-    assert newest["runs"] == [run["name"] for run in last.state["runs"]]
+    assert newest["runs"] == [run.name for run in last.state.runs]
     assert newest["bytes"] == sum((finished / "state" / name).stat().st_size for name in newest["runs"])
     assert datetime.fromisoformat(newest["watermark"]) > START
     assert datetime.now(UTC) - datetime.fromisoformat(newest["began"]) < timedelta(hours=1)
@@ -120,7 +121,7 @@ def merged(tmp_path: Path) -> Path:
         )
         runs = shard.prepare(batch_id, "1", {"t": writes}, None).runs
         manifest = StateManifest(batch_id, 4, None, (table,), runs)
-        ledger.append(Entry(batch_id, 1, {}, {}, {}, state=manifest.to_json()))
+        ledger.append(Entry(batch_id, 1, {}, {}, {}, state=manifest))
         shard.commit(batch_id, None)
         while shard.compact():
             pass
@@ -132,7 +133,7 @@ def merged(tmp_path: Path) -> Path:
 def names_of(folder: Path) -> list[frozenset[str]]:
     """The runs of each batch in the ledger, newest first."""
     entries = Ledger(folder / "ledger").entries()
-    return [frozenset(run["name"] for run in (entry.state or {})["runs"]) for entry in entries]
+    return [frozenset(run.name for run in entry.state.runs) for entry in entries if entry.state]
 
 
 def test_batches_whose_runs_are_no_longer_kept_are_left_out(merged: Path) -> None:

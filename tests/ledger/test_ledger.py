@@ -10,11 +10,12 @@ import pytest
 from tidegate.errors import CheckpointError, FencedError
 from tidegate.ledger import ledger as module
 from tidegate.ledger.atomic import create
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Cut, Entry
 
 
 def entry(batch_id: int, ledger: Ledger) -> Entry:
-    cut = {"source-1": {"start": 1, "end": 2}}
+    cut = {"source-1": Cut(1, 2)}
     return Entry(batch_id, ledger.generation, cut, {}, {"files:/x": {"rows": 3}}, 10)
 
 

@@ -99,6 +99,32 @@ def test_nodes_that_do_not_start_change_nothing() -> None:
     assert migration.handle(asked(2, 4)) == [StartNodes(4)]
 
 
+def test_the_story_is_what_changed_something_since_all_was_settled() -> None:
+    migration = moving()
+    migration.handle(Committed(5))
+    migration.handle(Boundary())
+    migration.handle(asked(2, 6))
+    migration.handle(NotStarted("no memory"))
+    assert list(map(str, migration.story)) == [
+        "rescale 1 (hybrid) to 4 nodes was asked for",
+        "its new nodes are up",
+        "it switched to its route",
+        "rescale 2 (hybrid) to 6 nodes was asked for",
+        "its new nodes did not start: no memory",
+    ]
+    migration.handle(Committed(0))
+    migration.handle(asked(3, 2))
+    assert list(map(str, migration.story)) == ["rescale 3 (hybrid) to 2 nodes was asked for"]
+
+
+def test_a_refusal_tells_how_the_rescale_in_the_way_got_there() -> None:
+    migration = on_two()
+    migration.handle(asked(1, 4))
+    with pytest.raises(ControlError) as refused:
+        migration.handle(asked(2, 3))
+    assert refused.value.story == ("rescale 1 (hybrid) to 4 nodes was asked for",)
+
+
 def test_the_next_rescale_may_come_while_state_is_on_its_way() -> None:
     migration = moving()
     migration.handle(Committed(7))

@@ -18,7 +18,6 @@ from tests.run.steering import MANY, Steering, assert_counted, counting, nothing
 from tidegate.control.client import ControlClient
 from tidegate.ledger.ledger import Ledger
 from tidegate.rescale.model import Ask, Strategy
-from tidegate.rescale.route import Route
 
 pytestmark = pytest.mark.spark
 
@@ -79,7 +78,7 @@ def test_a_rescale_outlives_a_restart(run: Run, tmp_path: Path, transfer: str, p
     last = Ledger(tmp_path / "checkpoint" / "ledger").last
     assert last is not None
     assert last.route is not None
-    assert Route.from_json(last.route).nodes == (0, 1, 2)
+    assert last.route.nodes == (0, 1, 2)
     again = Steering(tmp_path / "checkpoint", [nothing], rows=steering.rows)
     run(counting(tmp_path / "out"), listeners=[again], **usual)
     assert_counted(tmp_path / "out", again.rows)

@@ -24,7 +24,6 @@ import tidegate as tg
 from tidegate import config
 from tidegate.ledger.ledger import Ledger
 from tidegate.spark import session
-from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import open_storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.rows import encoded
@@ -84,7 +83,7 @@ def left(folder: Path, checkpoint: Path) -> Left:
     last = Ledger(checkpoint / "ledger").last
     assert last is not None
     assert last.state is not None
-    manifest = StateManifest.from_json(last.state)
+    manifest = last.state
     with tempfile.TemporaryDirectory() as scratch:
         shard = Shard(open_storage(str(checkpoint / "state")), name="reader", scratch=Path(scratch))
         shard.begin(manifest, frozenset(range(manifest.groups)))

@@ -213,9 +213,10 @@ def test_files_that_no_batch_needs_are_deleted(run: Run, tmp_path: Path) -> None
     assert ledger.last is not None
     assert len(told) > 15
     assert len(list(ledger.entries())) <= 4
-    needed = {run["name"] for entry in ledger.entries() if entry.state for run in entry.state["runs"]}
+    needed = {run.name for entry in ledger.entries() if entry.state for run in entry.state.runs}
     there = {path.name for path in (checkpoint / "state").iterdir() if not path.name.startswith(".")}
-    assert {run["name"] for run in (ledger.last.state or {})["runs"]} <= there
+    assert ledger.last.state is not None
+    assert {run.name for run in ledger.last.state.runs} <= there
     assert len(there - needed) <= 2 * 2
 
 

@@ -18,7 +18,8 @@ import tidegate as tg
 from tests.conftest import Run
 from tidegate import config
 from tidegate.errors import BatchError, CheckpointError, ListenerError
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -337,8 +337,9 @@ def go_on(checkpoint: Path, name: str) -> None:
     for log in ("offsets", "commits"):
         folder = checkpoint / "spark" / log
         shutil.copyfile(folder / str(last.batch_id), folder / str(after))
-    state = json.loads(json.dumps(last.state).replace(name, f"new-{name}"))
-    ledger.append(replace(last, batch_id=after, state={**state, "batch_id": after}))
+    assert last.state is not None
+    runs = tuple(replace(run, name=f"new-{name}") if run.name == name else run for run in last.state.runs)
+    ledger.append(replace(last, batch_id=after, state=replace(last.state, batch_id=after, runs=runs)))
 
 
 def test_what_is_there_is_not_overwritten(stopped: Path, tmp_path: Path) -> None:

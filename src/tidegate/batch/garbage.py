@@ -35,8 +35,7 @@ class Garbage:
 
     def recover(self) -> None:
         """At start: take up what the ledger names, and delete what it does not."""
-        states = [entry.state for entry in self._ledger.entries() if entry.state]
-        manifests = [StateManifest.from_json(state) for state in states[: self._retention]]
+        manifests = [entry.state for entry in self._ledger.entries() if entry.state][: self._retention]
         self._named.extend(frozenset(run.name for run in m.runs) for m in reversed(manifests))
         if self._storage is None:
             return

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from tidegate.batch.admission import Admission
+from tidegate.ledger.records import Cut
 from tidegate.pipeline.step import SourceStep
 from tidegate.sources.source import Position, Taken
 from tidegate.spark.query import RunningQuery
@@ -15,11 +15,11 @@ class Intake:
     """Positions and limits of the sources, in the order in which Spark numbers them."""
 
     def __init__(
-        self, sources: Sequence[SourceStep], admission: Admission | None, cut: Mapping[str, Any]
+        self, sources: Sequence[SourceStep], admission: Admission | None, cut: Mapping[str, Cut]
     ) -> None:
         self._sources = sources
         self._admission = admission
-        self._positions = {name: Position(part["start"], part["end"]) for name, part in cut.items()}
+        self._positions = {name: Position(part.start, part.end) for name, part in cut.items()}
         self._cold = True
         self._begun: float | None = None
         self._lag_before: int | None = None
@@ -60,7 +60,7 @@ class Intake:
         return max(0.0, (rows + grown) / passed) if passed > 0 else 0.0
 
     def adapt(
-        self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Any], seconds: float
+        self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Cut], seconds: float
     ) -> None:
         """After a batch: learn from it, and share the new limit by what each source gave and still holds."""
         if self._admission is None or not sum(rows.values()):
@@ -71,7 +71,7 @@ class Intake:
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []
         for number, step in enumerate(self._sources):
-            taken = Taken(rows[step.name], query.files(number, cut[step.name]["end"]))
+            taken = Taken(rows[step.name], query.files(number, cut[step.name].end))
             share = self._admission.limit * claims[step.name] // sum(claims.values())
             limits.append(step.source.limit(max(1, share), taken))
         query.limit(limits)

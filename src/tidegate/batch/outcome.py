@@ -1,13 +1,26 @@
-"""What became of a batch."""
+"""What became of a batch: what its job wrote, and what it came to once visible."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from tidegate.ledger.records import Cut
+from tidegate.sinks.sink import Receipt
 from tidegate.sources.source import Seen
 from tidegate.state.fleet.nodes import Arrived
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The output of an attempt, where nobody reads it yet."""
+
+    receipts: Mapping[str, Receipt]
+    """Place -> what publishing there needs."""
+    rows: Mapping[str, int]
+    """Sink step -> rows."""
+    seen: Mapping[str, Seen]
+    """Source -> what was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +29,7 @@ class Outcome:
 
     batch_id: int
     visible_at: float
-    cut: Mapping[str, Any]
+    cut: Mapping[str, Cut]
     seen: Mapping[str, Seen]
     """Source -> what was read."""
     rows_out: Mapping[str, int]

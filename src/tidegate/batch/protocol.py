@@ -26,11 +26,17 @@ class Start:
     committed: bool
     """Whether the ledger has the batch already: Spark is replaying it."""
 
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} starts" + (" again: it is committed" if self.committed else "")
+
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     ticket: Ticket
     node: int
+
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: node {self.node} has begun"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +45,18 @@ class Written:
 
     ticket: Ticket
 
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: the job is done"
+
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     ticket: Ticket
     node: int
     staged: frozenset[StagedPart]
+
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: node {self.node} has prepared {len(self.staged)} parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +66,9 @@ class Failed:
     ticket: Ticket
     why: str
 
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: failed: {self.why}"
+
 
 @dataclass(frozen=True, slots=True)
 class Healed:
@@ -61,10 +76,16 @@ class Healed:
 
     ticket: Ticket
 
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: lost nodes have been looked after"
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:
     ticket: Ticket
+
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: the batch is in the ledger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +95,16 @@ class Committed:
     ticket: Ticket
     node: int
 
+    def __str__(self) -> str:
+        return f"attempt {self.ticket.attempt}: node {self.node} has been told of the commit"
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
     batch_id: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} is published"
 
 
 Event: TypeAlias = Start | Begun | Written | Prepared | Failed | Healed | Appended | Committed | Published
@@ -131,7 +158,7 @@ class GiveUp:
 
 
 Instruction: TypeAlias = Begin | RunJob | Prepare | Append | Commit | Publish | Heal | GiveUp
-NodePhase: TypeAlias = Literal[
+BatchPhase: TypeAlias = Literal[
     "new", "beginning", "running", "preparing", "appending", "finishing", "healing", "done", "failed"
 ]
 
@@ -145,11 +172,13 @@ class BatchProtocol:
         self._tries = tries
         self._waiting: set[int] = set()
         self._published = False
-        self.phase: NodePhase = "new"
+        self.phase: BatchPhase = "new"
         self.ticket = Ticket(generation, -1)
         """That of the current attempt."""
         self.story: list[Event] = []
-        """Every event so far, for the message of an error."""
+        """Every event so far; `str` of one is a line for people."""
+        self.why = ""
+        """What the latest attempt failed of."""
 
     def handle(self, event: Event) -> list[Instruction]:
         """What to do now. An event that does not fit the current attempt is passed over."""
@@ -192,7 +221,7 @@ class BatchProtocol:
         return self._ask("beginning", Begin) or self._run()
 
     def _ask(
-        self, phase: NodePhase, instruction: type[Begin] | type[Prepare] | type[Commit]
+        self, phase: BatchPhase, instruction: type[Begin] | type[Prepare] | type[Commit]
     ) -> list[Instruction]:
         """Turn to every node; empty when there is none."""
         self.phase = phase
@@ -202,7 +231,7 @@ class BatchProtocol:
     def _run(self) -> list[Instruction]:
         return self._next("running", RunJob(self.ticket))
 
-    def _next(self, phase: NodePhase, instruction: Instruction) -> list[Instruction]:
+    def _next(self, phase: BatchPhase, instruction: Instruction) -> list[Instruction]:
         self.phase = phase
         return [instruction]
 
@@ -221,6 +250,7 @@ class BatchProtocol:
         return self._next("appending", Append(self.ticket))
 
     def _failed(self, why: str) -> list[Instruction]:
+        self.why = why
         if self.ticket.attempt >= self._tries:
             return self._next("failed", GiveUp(self.ticket.batch_id, self.ticket.attempt, why))
         return self._next("healing", Heal(self.ticket))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,3 +15,8 @@ class Time:
     at or before it is late."""
     watermark: int | None
     """The watermark of this batch: what is due by then is emitted now."""
+
+
+def moment(micros: int | None) -> datetime | None:
+    """An event time for people."""
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

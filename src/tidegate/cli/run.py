@@ -82,10 +82,9 @@ def run(
 
     pipeline = loading.load(file)
     effective = config.load(code=pipeline.config, file=config_file, overrides=overrides)
-    checkpoint_folder = Path(effective.engine.checkpoint.format(pipeline=pipeline.name))
     with (
         view.for_mode(effective.view.mode, effective.view.every) as shown,
-        schedule.Schedule(appointments, checkpoint_folder) as planned,
+        schedule.Schedule(appointments) as planned,
     ):
         listeners: list[Listener] = [shown, planned]
         if picture is not None:

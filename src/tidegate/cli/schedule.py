@@ -8,10 +8,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Self
 
-from tidegate.control.client import ControlClient
+from tidegate.control.controls import Controls
 from tidegate.errors import ConfigError, ControlError
 from tidegate.rescale.model import STRATEGIES, Ask
 from tidegate.run.progress import BatchProgress
@@ -60,11 +59,12 @@ def _number(name: str, found: Mapping[str, str]) -> int | None:
 
 
 class Schedule:
-    """Asks for rescales when their time has come. A listener: the clock starts with the first batch."""
+    """Asks for rescales when their time has come. A steering listener: the clock starts with the first
+    batch."""
 
-    def __init__(self, appointments: Sequence[Appointment], checkpoint: Path) -> None:
+    def __init__(self, appointments: Sequence[Appointment]) -> None:
         self._appointments = sorted(appointments, key=lambda appointment: appointment.after)
-        self._checkpoint = checkpoint
+        self._controls: Controls | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -76,17 +76,21 @@ class Schedule:
         if self._thread is not None:
             self._thread.join()
 
+    def attach(self, controls: Controls) -> None:
+        self._controls = controls
+
     def __call__(self, progress: BatchProgress) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="schedule", daemon=True)
             self._thread.start()
 
     def _keep(self) -> None:
+        assert self._controls is not None, "a run attaches its listeners before the first batch"
         start = time.monotonic()
         for appointment in self._appointments:
             if self._over.wait(max(0.0, start + appointment.after - time.monotonic())):
                 return
             try:
-                ControlClient.find(self._checkpoint).apply(appointment.ask)
+                self._controls.apply(appointment.ask)
             except ControlError as error:
                 log.warning("the rescale after %g s did not take place: %s", appointment.after, error)

@@ -8,36 +8,15 @@ when, its record is here.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from tidegate.errors import CheckpointError, FencedError
 from tidegate.ledger.atomic import create
+from tidegate.ledger.records import Entry, Generation, decode, encode, is_entry
 
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A committed batch."""
-
-    batch_id: int
-    generation: int
-    cut: dict[str, Any]
-    """Source -> {"start": offset, "end": offset}."""
-    event_times: dict[str, int]
-    """Source -> largest event time seen up to and with this batch, in microseconds."""
-    receipts: dict[str, dict[str, Any]]
-    """Sink -> what it needs to publish the batch."""
-    limit: int | None = None
-    """Rows that a batch was allowed when this one was committed."""
-    watermark: int | None = None
-    """The watermark that held in this batch, in microseconds."""
-    state: dict[str, Any] | None = None
-    """What the state consists of after this batch: a manifest. None for a pipeline without state."""
-    route: dict[str, Any] | None = None
-    """Who owned and worked on which key groups."""
+T = TypeVar("T")
 
 
 class Ledger:
@@ -55,7 +34,7 @@ class Ledger:
         """Become the one driver that may append. Afterwards `last` holds whatever was committed until now."""
         while True:
             self.generation += 1
-            if self._create({"generation": self.generation}):
+            if self._create(Generation(self.generation)):
                 return
             self._read_on()
 
@@ -71,7 +50,7 @@ class Ledger:
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
         self.check_next(entry.batch_id)
-        if not self._create(asdict(entry)):
+        if not self._create(entry):
             raise FencedError(
                 f"batch {entry.batch_id} is not committed: another driver has taken over this checkpoint "
                 f"from this one (generation {self.generation}); only one can run at a time"
@@ -90,7 +69,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """The committed batches that are still on record, newest first."""
         for number in reversed(self._numbers()):
-            record = self._read(number)
+            record = _read(self._path(number), decode)
             if isinstance(record, Entry):
                 yield record
 
@@ -99,15 +78,15 @@ class Ledger:
         numbers = self._numbers()
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
-        entries = [number for number in numbers[-2 * keep :] if isinstance(self._read(number), Entry)]
+        entries = [number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry)]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
         for number in numbers:
             if number < entries[-keep]:
                 self._path(number).unlink(missing_ok=True)
 
-    def _create(self, record: dict[str, Any]) -> bool:
-        if not create(self._path(self._next), json.dumps(record).encode()):
+    def _create(self, record: Entry | Generation) -> bool:
+        if not create(self._path(self._next), encode(record)):
             return False
         # A number may be free because its record was forgotten; then the one before it was forgotten first.
         if self._next and not self._path(self._next - 1).exists():
@@ -117,31 +96,58 @@ class Ledger:
         return True
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.json") if path.stem.isdigit())
+        return sorted(int(path.stem) for path in _records(self._folder))
 
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
         end = max(self._numbers(), default=-1) + 1
         found_generation = False
         for number in reversed(range(self._next, end)):
-            record = self._read(number)
+            record = _read(self._path(number), decode)
             if isinstance(record, Entry):
                 # Whoever wrote it had taken a generation before, so nothing newer lies further down.
                 self.generation = max(self.generation, record.generation)
                 self.last = record
                 break
             if not found_generation:
-                self.generation, found_generation = max(self.generation, record), True
+                self.generation, found_generation = max(self.generation, record.number), True
         self._next = end
 
-    def _read(self, number: int) -> Entry | int:
-        """The record of that number: a committed batch, or a generation."""
-        path = self._path(number)
-        try:
-            record = json.loads(path.read_bytes())
-            return Entry(**record) if "batch_id" in record else int(record["generation"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise CheckpointError(f"the ledger's record {path} cannot be read: {error}") from error
-
     def _path(self, number: int) -> Path:
-        return self._folder / f"{number:012d}.json"
+        return _path(self._folder, number)
+
+
+def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
+    """The committed batches in a ledger, newest first; and the records that cannot be read, and why."""
+    found, damaged = [], []
+    for path in sorted(_records(folder), reverse=True):
+        try:
+            record = decode(path.read_bytes())
+        except FileNotFoundError:
+            continue  # The pipeline has forgotten it meanwhile.
+        except (OSError, ValueError) as error:
+            damaged.append((path, str(error)))
+            continue
+        if isinstance(record, Entry):
+            found.append(record)
+    return found, damaged
+
+
+def start_with(folder: Path, entry: Entry) -> None:
+    """Make a ledger that begins with this batch. Its first driver takes the generation after the entry's."""
+    create(_path(folder, 0), encode(entry))
+
+
+def _records(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("*.json") if path.stem.isdigit()]
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:012d}.json"
+
+
+def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+    try:
+        return parse(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"the ledger's record {path} cannot be read: {error}") from error

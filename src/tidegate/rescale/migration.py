@@ -28,25 +28,40 @@ class Asked:
     route: Route
     strategy: Strategy
 
+    def __str__(self) -> str:
+        return f"rescale {self.number} ({self.strategy}) to {len(self.route.nodes)} nodes was asked for"
+
 
 @dataclass(frozen=True, slots=True)
 class Started:
     """The nodes that were missing listen."""
+
+    def __str__(self) -> str:
+        return "its new nodes are up"
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
     why: str
 
+    def __str__(self) -> str:
+        return f"its new nodes did not start: {self.why}"
+
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """No batch is running."""
 
+    def __str__(self) -> str:
+        return "it switched to its route"
+
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
     """The query is about to start again, with nodes that stand nowhere."""
+
+    def __str__(self) -> str:
+        return "the query was restarted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +70,9 @@ class Committed:
 
     left: int
     """Key groups whose state has not wholly arrived."""
+
+    def __str__(self) -> str:
+        return "a batch found all state in place"
 
 
 Event: TypeAlias = Asked | Started | NotStarted | Boundary | Restarted | Committed
@@ -123,6 +141,8 @@ class Migration:
         self._before = nodes
         self._asked: Asked | None = None
         self._moving: Asked | None = None
+        self.story: list[Event] = []
+        """The events that changed something since all was settled; `str` of one is a line for people."""
 
     @property
     def current(self) -> int | None:
@@ -132,6 +152,13 @@ class Migration:
 
     def handle(self, event: Event) -> list[Instruction]:
         """What is to be done. Raises ControlError, and changes nothing, for a rescale that cannot be now."""
+        before = self.phase
+        instructions = self._handle(event)
+        if instructions or self.phase != before:
+            self.story = [*(self.story if before != "idle" else ()), event]
+        return instructions
+
+    def _handle(self, event: Event) -> list[Instruction]:
         match event, self.phase:
             case Asked(), _:
                 return self._ask(event)
@@ -156,14 +183,16 @@ class Migration:
         """Raise ControlError when a rescale by this strategy cannot begin now."""
         if self._asked is not None or self.phase == "restarting":
             raise ControlError(
-                f"rescale {self.current} has not switched to its route yet; ask again when it has"
+                f"rescale {self.current} has not switched to its route yet; ask again when it has",
+                story=tuple(map(str, self.story)),
             )
         if self._moving is None:
             return
         if strategy == "restart" or self._moving.strategy in ("restart", "eager"):
             raise ControlError(
                 f"rescale {self._moving.number} ({self._moving.strategy}) is still moving state, and "
-                f"{strategy!r} cannot begin before it has settled"
+                f"{strategy!r} cannot begin before it has settled",
+                story=tuple(map(str, self.story)),
             )
 
     def _ask(self, event: Asked) -> list[Instruction]:

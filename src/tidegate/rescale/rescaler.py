@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 
 from tidegate.batch.outcome import Outcome
@@ -29,6 +30,11 @@ _LEAST = 256 << 10
 """Bytes that come over in the background during a batch however busy the machine is: it has to end."""
 
 
+def in_background(work: Callable[[], None]) -> None:
+    """In a thread of its own, which does not keep the process alive."""
+    threading.Thread(target=work, name="rescale", daemon=True).start()
+
+
 class RestartRequestedError(Exception):
     """Ends the query before a batch whose route needs a new one."""
 
@@ -46,9 +52,13 @@ class Rescaler:
         interval: float,
         parallelism: int,
         steps: Sequence[str],
+        spawn: Callable[[Callable[[], None]], object] = in_background,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         """`fit` has Spark work on so many partitions at a time, as far as its cluster can. `parallelism` is
-        what was asked for; the route may have a little more, to come out even."""
+        what was asked for; the route may have a little more, to come out even. `spawn` runs what no batch is
+        to wait for (starting nodes, fitting the cluster) and must not run it before it returns; `clock` gives
+        seconds since 1970."""
         self.history = History()
         self._nodes = nodes
         self._fit = fit
@@ -62,6 +72,8 @@ class Rescaler:
         self._limit = interval
         self._seconds: deque[float] = deque(maxlen=20)
         self._restart: Route | None = None
+        self._spawn = spawn
+        self._clock = clock
 
     @property
     def phase(self) -> RescalePhase | None:
@@ -115,7 +127,7 @@ class Rescaler:
             record = self.history.asked(
                 ask,
                 strategy,
-                now=time.time(),
+                now=self._clock(),
                 nodes=(len(before.nodes), len(after.nodes)),
                 parallelism=(before.parallelism, after.parallelism),
                 groups=len(moves(before, after)),
@@ -176,14 +188,15 @@ class Rescaler:
         for instruction in instructions:
             match instruction:
                 case migration.StartNodes(count):
-                    threading.Thread(target=self._grow, args=(count,), name="rescale", daemon=True).start()
+                    self._spawn(partial(self._grow, count))
                 case migration.Replaced(number):
                     self.history.ended(number, "replaced")
                 case migration.Settle(number, nodes):
                     self._settle(number, nodes)
                 case migration.GiveUp(number, nodes, why):
                     self._nodes.shrink(nodes)
-                    self.history.ended(number, "failed", why)
+                    story = "; ".join(map(str, self._migration.story[:-1]))
+                    self.history.ended(number, "failed", f"{why} (before that: {story})")
 
     def _follow(self, parallelism: int) -> None:
         """Compute follows the route: executors come before they are needed, and leave when they are not."""
@@ -194,7 +207,7 @@ class Rescaler:
             except Exception as error:  # Batches run all the same, on what there is.
                 log.warning("the cluster does not follow to %d partitions: %s", parallelism, error)
 
-        threading.Thread(target=fit, name="fit", daemon=True).start()
+        self._spawn(fit)
 
     def _grow(self, count: int) -> None:
         event: migration.Event = migration.Started()
@@ -224,7 +237,7 @@ class Rescaler:
         if self._nodes.peers:
             self._nodes.let_go()
         self._nodes.budget, self._pace = 0, None
-        record = self.history.settled(number, now=time.time())
+        record = self.history.settled(number, now=self._clock())
         if record.parallelism[1] < record.parallelism[0]:
             self._follow(self._migration.route.parallelism)
         log.info("rescale %d settled after %.1f s", number, record.seconds_to_settled or 0.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Literal
 
 from tidegate.control.controls import NodeLine, Status
@@ -12,6 +11,7 @@ from tidegate.rescale.model import Ask, PlanView, Rescale
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.rescale.spread import share
 from tidegate.run import savepoint
+from tidegate.run.opening import Opened
 from tidegate.run.progress import BatchProgress
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.table.keys import show_groups
@@ -20,28 +20,9 @@ from tidegate.state.table.keys import show_groups
 class RunControls:
     """The `Controls` of a run; listens to its batches."""
 
-    def __init__(
-        self,
-        pipeline: str,
-        *,
-        checkpoint: Path,
-        log: str | None,
-        interval: float,
-        parallelism: int,
-        nodes: Nodes | None,
-        rescaler: Rescaler | None,
-        steps: tuple[str, ...],
-        stop: Callable[[], None],
-    ) -> None:
-        """`log` is where the state is, if it is not in the checkpoint."""
-        self._pipeline = pipeline
-        self._checkpoint = checkpoint
-        self._log = log
-        self._interval = interval
-        self._parallelism = parallelism
-        self._nodes = nodes
-        self._rescaler = rescaler
-        self._steps = steps
+    def __init__(self, opened: Opened, *, stop: Callable[[], None]) -> None:
+        self._opened = opened
+        self._pipeline = opened.plan.name
         self._stop = stop
         self._phase: Literal["starting", "running", "stopping"] = "starting"
         self._last: BatchProgress | None = None
@@ -53,7 +34,7 @@ class RunControls:
             self._phase = "running"
 
     def status(self) -> Status:
-        last, nodes = self._last, self._nodes
+        last, nodes = self._last, self._opened.nodes
         history = self.history()
         return Status(
             pipeline=self._pipeline,
@@ -61,13 +42,13 @@ class RunControls:
             batch_id=last.batch_id if last else None,
             rows_per_second=last.rows_per_second if last else None,
             batch_seconds=last.batch_seconds if last else None,
-            interval_seconds=self._interval,
+            interval_seconds=self._opened.interval,
             latency_p50=last.latency_p50 if last else None,
             lag=last.lag if last else None,
-            parallelism=nodes.route.parallelism if nodes else self._parallelism,
+            parallelism=nodes.route.parallelism if nodes else self._opened.parallelism,
             route=nodes.route.version if nodes else None,
             nodes=_lines(nodes) if nodes else (),
-            steps=self._steps,
+            steps=self._opened.steps,
             rescale=history[-1] if history else None,
         )
 
@@ -81,7 +62,7 @@ class RunControls:
 
     def savepoint(self, place: str) -> str:
         try:
-            batch_id = savepoint.save(self._checkpoint, place, log=self._log)
+            batch_id = savepoint.save(self._opened.folder, place, log=self._opened.config.state.log)
         except (TidegateError, OSError) as error:
             raise ControlError(f"no savepoint: {error}") from error
         return f"{place} (batch {batch_id})"
@@ -91,12 +72,12 @@ class RunControls:
         self._stop()
 
     def history(self) -> tuple[Rescale, ...]:
-        return self._rescaler.history.all() if self._rescaler else ()
+        return self._opened.rescaler.history.all() if self._opened.rescaler else ()
 
     def _elastic(self) -> Rescaler:
-        if self._rescaler is None:
+        if self._opened.rescaler is None:
             raise ControlError(f"{self._pipeline} has no keyed step, so there are no state nodes to change")
-        return self._rescaler
+        return self._opened.rescaler
 
 
 def _lines(nodes: Nodes) -> tuple[NodeLine, ...]:

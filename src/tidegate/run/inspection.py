@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError, StateError, TidegateError
-from tidegate.ledger.ledger import Entry
+from tidegate.ledger import ledger
+from tidegate.ledger.records import Entry
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
 from tidegate.state.log.storage import Storage, open_storage
@@ -188,10 +190,17 @@ class Inspection:
     def _load(self) -> tuple[Storage | None, tuple[Recorded, ...], tuple[Problem, ...]]:
         before: int | None = None
         for _ in range(_RELOADS):
-            entries, problems = _entries(self.folder / "ledger")
-            found = [self._recorded(entry) for entry in entries if entry.state and "runs" in entry.state]
+            entries, damaged = ledger.read(self.folder / "ledger")
+            problems = tuple(
+                Problem(str(path), f"the ledger's record is damaged: {why}") for path, why in damaged
+            )
+            found = [
+                Recorded(entry.batch_id, self._began(entry), moment(entry.watermark), entry.state)
+                for entry in entries
+                if entry.state is not None
+            ]
             if not found:
-                if entries and entries[0].state:
+                if entries and not entries[0].durable:
                     raise CheckpointError(
                         f"{self.folder} was written with state.durable off: there is no state in it"
                     )
@@ -204,15 +213,13 @@ class Inspection:
             before = found[0].batch_id
         return storage, tuple(kept), problems
 
-    def _recorded(self, entry: Entry) -> Recorded:
+    def _began(self, entry: Entry) -> datetime | None:
+        offsets = self.folder / "spark" / "offsets" / str(entry.batch_id)
         try:
-            manifest = StateManifest.from_json(entry.state or {})
-        except (KeyError, ValueError, TypeError, pa.ArrowException) as error:
-            raise CheckpointError(
-                f"the state of batch {entry.batch_id} in the ledger of {self.folder} cannot be read: {error}"
-            ) from error
-        began = _began(self.folder / "spark" / "offsets" / str(entry.batch_id))
-        return Recorded(entry.batch_id, began, _moment(entry.watermark), manifest)
+            planned = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1])
+            return datetime.fromtimestamp(planned["batchTimestampMs"] / 1000, UTC)
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return None
 
 
 class Reader:
@@ -325,23 +332,6 @@ def check_run(storage: Storage, ref: RunRef) -> None:
         raise StateError(f"run {ref.name} has {rows:,} rows, and {ref.rows:,} when it was committed")
 
 
-def _entries(folder: Path) -> tuple[list[Entry], tuple[Problem, ...]]:
-    """The committed batches in a ledger, newest first, and what of it cannot be read."""
-    found, problems = [], []
-    for path in sorted(folder.glob("*.json"), reverse=True):
-        if not path.stem.isdigit():
-            continue
-        try:
-            record = json.loads(path.read_bytes())
-            if "batch_id" in record:
-                found.append(Entry(**record))
-        except FileNotFoundError:
-            continue  # The pipeline has forgotten it meanwhile.
-        except (OSError, ValueError, TypeError) as error:
-            problems.append(Problem(str(path), f"the ledger's record is damaged: {error}"))
-    return found, tuple(problems)
-
-
 def _kept(found: Sequence[Recorded], present: frozenset[str]) -> tuple[Sequence[Recorded], bool]:
     """The batches within the retention, newest first; and whether all of their runs are there.
 
@@ -360,15 +350,3 @@ def _kept(found: Sequence[Recorded], present: frozenset[str]) -> tuple[Sequence[
             whole = False
         newer |= mine
     return found, whole
-
-
-def _began(offsets: Path) -> datetime | None:
-    try:
-        planned = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1])
-        return datetime.fromtimestamp(planned["batchTimestampMs"] / 1000, UTC)
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
-        return None
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

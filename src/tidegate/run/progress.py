@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+if TYPE_CHECKING:
+    from tidegate.control.controls import Controls
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +75,13 @@ class BatchProgress:
 
 Listener: TypeAlias = Callable[[BatchProgress], None]
 """Whoever wants to know. Called in order, once per committed batch; it must not block."""
+
+
+@runtime_checkable
+class SteeringListener(Protocol):
+    """A listener that also steers. Its `attach` gets the controls of the run before the query starts; what it
+    raises ends the run. They are good until the run ends and may be used from any thread, `__call__` too."""
+
+    def attach(self, controls: Controls) -> None: ...
+
+    def __call__(self, progress: BatchProgress, /) -> None: ...

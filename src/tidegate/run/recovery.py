@@ -7,7 +7,8 @@ from pathlib import Path
 from tidegate.batch.garbage import Garbage
 from tidegate.config import Config
 from tidegate.errors import CheckpointError
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import respread
 from tidegate.run import checkpoint
@@ -20,8 +21,7 @@ from tidegate.translation.translation import Translation
 
 def key_groups(last: Entry | None, config: Config) -> int:
     """The number of key groups; a checkpoint keeps the one that it began with."""
-    state = last.state if last else None
-    return int(state["groups"]) if state and "groups" in state else config.state.key_groups
+    return last.state.groups if last and last.state else config.state.key_groups
 
 
 def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> StateManifest | None:
@@ -29,17 +29,16 @@ def base(folder: Path, last: Entry | None, translation: Translation, config: Con
 
     Raises CheckpointError when it does not fit the pipeline.
     """
-    state = last.state if last else None
-    if state is not None and not state.get("durable", True):
+    if last is not None and not last.durable:
         raise CheckpointError(
-            f"the checkpoint {folder} was written with state.durable off, so there is no state to go on "
-            "from; begin with a new checkpoint"
+            f"the checkpoint {folder} cannot be resumed: it was written with state.durable off, so it holds "
+            "no state; start with a new checkpoint"
         )
-    if not translation.tables and state is None:
+    if last is not None and last.state is not None:
+        check_meaning(last.meaning, translation.meaning)
+        return evolved(last.state, translation.tables)
+    if not translation.tables:
         return None
-    if state is not None:
-        check_meaning(state.get("meaning", {}), translation.meaning)
-        return evolved(StateManifest.from_json(state), translation.tables)
     # A new checkpoint, or steps with state that were added to a pipeline without any: they begin with none.
     batch_id, watermark = (last.batch_id, last.watermark) if last else (-1, None)
     return StateManifest(batch_id, config.state.key_groups, watermark, translation.tables)
@@ -86,13 +85,11 @@ def start(
 def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
     """The route to go on with: that of the last batch, since a rescale outlives a restart; spread anew when
     the configuration asks for another size than it did in the run before."""
-    form = last.route if last else None
-    if form is None:
+    if last is None or last.route is None:
         return Route.even(groups, nodes=nodes, partitions=parallelism)
-    known = Route.from_json(form)
-    if form.get("configured") in (None, [nodes, parallelism]):
-        return known
-    return respread(known, nodes=min(nodes, groups), partitions=parallelism)
+    if last.configured in (None, (nodes, parallelism)):
+        return last.route
+    return respread(last.route, nodes=min(nodes, groups), partitions=parallelism)
 
 
 def _by_peers(config: Config, storage: Storage) -> bool:

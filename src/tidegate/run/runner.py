@@ -8,39 +8,31 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import Path
+from functools import partial
 
-from pyspark import SparkFiles
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate import faults
-from tidegate.batch.admission import Admission
-from tidegate.batch.batch import Batches, identity
-from tidegate.batch.intake import Intake
+from tidegate.batch.cut import planned
 from tidegate.batch.outcome import Outcome
-from tidegate.batch.watermark import Watermark
-from tidegate.cluster import Cluster
+from tidegate.batch.time import moment
 from tidegate.config import Config
 from tidegate.control.server import ControlServer
 from tidegate.errors import FencedError, ListenerError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
-from tidegate.rescale.rescaler import Rescaler, RestartRequestedError
+from tidegate.rescale.rescaler import RestartRequestedError
 from tidegate.run import checkpoint as checkpoints
-from tidegate.run import compute, recovery, signals
+from tidegate.run import compute, opening, signals
 from tidegate.run.controls import RunControls
-from tidegate.run.progress import BatchProgress, Listener
+from tidegate.run.opening import Opened
+from tidegate.run.progress import BatchProgress, Listener, SteeringListener
 from tidegate.run.summary import StoppedBy, Summary, Tally
-from tidegate.sinks.files import Files
-from tidegate.sinks.sink import SinkWriter
 from tidegate.spark import session
 from tidegate.spark.listener import Report, watching
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import reason
-from tidegate.state.task import hot_keys
-from tidegate.translation.translation import Translation
-from tidegate.units import seconds
 
 log = logging.getLogger(__name__)
 
@@ -61,8 +53,8 @@ def run(
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
         spark, cluster = stack.enter_context(compute.opened(plan, config))
-        runner = Runner(plan, config, folder, spark, cluster, listeners, until_done=until_done)
-        stack.callback(runner.close)
+        opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster))
+        runner = Runner(opened, listeners, until_done=until_done)
         if config.control.enabled:
             stack.enter_context(
                 ControlServer(
@@ -74,94 +66,20 @@ def run(
 
 
 class Runner:
-    """One run of one plan."""
+    """One run of one plan: the loop around Spark's query. It owns nothing that has to be closed."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        config: Config,
-        folder: Path,
-        spark: SparkSession,
-        cluster: Cluster,
-        listeners: Sequence[Listener],
-        *,
-        until_done: bool,
-    ) -> None:
-        self._plan, self._spark = plan, spark
-        self._interval = seconds(config.engine.interval)
-        self._parallelism = config.engine.parallelism or spark.sparkContext.defaultParallelism
+    def __init__(self, opened: Opened, listeners: Sequence[Listener], *, until_done: bool) -> None:
+        self._plan, self._spark = opened.plan, opened.spark
+        self._opened = opened
+        self._intake, self._batches, self._rescaler = opened.intake, opened.batches, opened.rescaler
         self._until_done = until_done
+        self._checkpoint = opened.folder / "spark"
         self._tally = Tally()
-        self._listeners: list[Listener] = [self._tally, *listeners]
-        self._checkpoint = folder / "spark"
-        self._scratch = Path(SparkFiles.getRootDirectory())
-        """Of the executor that a local Spark is."""
-        ledger = Ledger(folder / "ledger")
-        admission = _admission(config, self._interval, ledger.last.limit if ledger.last else None)
-        self._translation = Translation(
-            plan,
-            spark,
-            parallelism=self._parallelism,
-            first_rows=admission.limit if admission else None,
-            groups=recovery.key_groups(ledger.last, config),
-        )
-        writers = {step: step.sink.open(spark, pipeline=plan.name) for step in plan.sinks}
-        self._translation.check(writers)
-        self._dead_letters = folder / "dead-letters"
-        if config.dead_letters.path is not None:
-            self._dead_letters = Path(config.dead_letters.path) / plan.name
-        dead_letters = {
-            step: Files(self._dead_letters / step.name, format="json").open(spark, pipeline=plan.name)
-            for step in plan.sources
-            if step.source.fallible
-        }
-        recovery.check(folder, ledger, self._translation, config)
-        # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
-        ledger.take_over()
-        last = ledger.last
-        named = {identity(step): writer for step, writer in writers.items()}
-        named |= {identity(step): writer for step, writer in dead_letters.items()}
-        for name, writer in named.items():
-            writer.recover(
-                last.batch_id if last else -1,
-                last.receipts.get(name) if last else None,
-                generation=ledger.generation,
-            )
-        self._intake = Intake(self._translation.sources, admission, last.cut if last else {})
-        self._nodes, garbage = recovery.start(
-            folder, ledger, self._translation, config, pipeline=plan.name, parallelism=self._parallelism
-        )
-        self._rescaler = self._opened_rescaler(config, cluster)
-        self.controls = RunControls(
-            plan.name,
-            checkpoint=folder,
-            log=config.state.log,
-            interval=self._interval,
-            parallelism=self._parallelism,
-            nodes=self._nodes,
-            rescaler=self._rescaler,
-            steps=tuple(step.name for step in self._translation.operators),
-            stop=lambda: self.stop("signal"),
-        )
-        self._listeners.append(self.controls)
-        self._batches = Batches(
-            spark=spark,
-            translation=self._translation,
-            ledger=ledger,
-            writers=writers,
-            dead_letters=dead_letters,
-            nodes=self._nodes,
-            garbage=garbage,
-            deadline=seconds(config.engine.deadline) if config.engine.deadline else None,
-            watermark=Watermark(
-                {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
-                last.event_times if last else {},
-            ),
-            tries=config.engine.tries,
-            retry_wait=seconds(config.engine.retry_wait),
-            limit=lambda: self._intake.limit,
-            configured=(config.state.nodes, self._parallelism),
-        )
+        self.controls = RunControls(opened, stop=lambda: self.stop("signal"))
+        self._listeners: list[Listener] = [self._tally, self.controls, *listeners]
+        for listener in listeners:
+            if isinstance(listener, SteeringListener):
+                listener.attach(self.controls)
         self._query: RunningQuery | None = None
         self._began: float | None = None
         self._started = threading.Event()
@@ -172,18 +90,6 @@ class Runner:
         self._outcomes: dict[int, Outcome] = {}
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
-
-    def _opened_rescaler(self, config: Config, cluster: Cluster) -> Rescaler | None:
-        if self._nodes is None or not config.control.enabled:
-            return None  # There is nothing to rescale, or nobody who could ask for it.
-        return Rescaler(
-            self._nodes,
-            config.state,
-            fit=lambda slots: cluster.fit(-(-slots // config.cluster.cores)),
-            interval=self._interval,
-            parallelism=self._parallelism,
-            steps=[step.name for step in self._translation.operators],
-        )
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
@@ -199,18 +105,18 @@ class Runner:
             seconds=time.monotonic() - self._began if self._began is not None else 0.0,
             outputs={step.name: step.sink.describe() for step in self._plan.sinks},
             stopped_by=self._stopped_by,
-            dead_letters_path=str(self._dead_letters),
+            dead_letters_path=str(self._opened.dead_letters),
         )
 
     def _started_query(self) -> StreamingQuery:
         self._started.clear()
-        with session.changed(self._spark, self._translation.settings):
+        with session.changed(self._spark, self._opened.translation.settings):
             query = (
-                self._translation.stream()
+                self._opened.translation.stream()
                 .writeStream.queryName(self._plan.name)
                 .foreachBatch(self._batch)
                 .option("checkpointLocation", str(self._checkpoint))
-                .trigger(processingTime=f"{round(self._interval * 1000)} milliseconds")
+                .trigger(processingTime=f"{round(self._opened.interval * 1000)} milliseconds")
                 .start()
             )
         self._query = RunningQuery(self._spark, query, self._checkpoint)
@@ -245,18 +151,6 @@ class Runner:
             self._stopped_by = why
             self._stopping.set()
 
-    def close(self) -> None:
-        """Let go of what the sinks hold, and of the state nodes."""
-        with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
-            if self._nodes is not None:
-                stack.callback(self._nodes.close)
-                stack.callback(hot_keys.forget, self._scratch, self._nodes.token)
-            for writer in self._writers():
-                stack.callback(writer.close)
-
-    def _writers(self) -> list[SinkWriter]:
-        return [*self._batches.writers.values(), *self._batches.dead_letters.values()]
-
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls with each micro-batch."""
         self._started.wait()
@@ -270,7 +164,9 @@ class Runner:
                 if self._rescaler is not None and not self._batches.is_committed(batch_id):
                     self._rescaler.boundary(batch_id)
                 started = time.perf_counter()
-                outcome = self._batches.run(rows, batch_id, self._query)
+                cut = planned(self._query, self._opened.translation.sources, batch_id)
+                job = partial(self._opened.jobs.run, rows, cut, self._query)
+                outcome = self._batches.run(batch_id, cut, job)
             except RestartRequestedError:
                 raise
             except Exception as error:
@@ -333,7 +229,7 @@ class Runner:
         outcome = self._outcomes.pop(report.batch_id, None)
         if outcome is None or self._query is None:
             return
-        batch_seconds = report.seconds["triggerExecution"]
+        nodes, batch_seconds = self._batches.nodes, report.seconds["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
         self._intake.moved(report.positions)
         self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
@@ -341,14 +237,14 @@ class Runner:
             pipeline=self._plan.name,
             batch_id=outcome.batch_id,
             finished_at=datetime.fromtimestamp(outcome.visible_at, UTC),
-            cut=outcome.cut,
+            cut={name: {"start": cut.start, "end": cut.end} for name, cut in outcome.cut.items()},
             rows_in=rows_in,
             rows_out=sum(outcome.rows_out.values()),
             dead_letters=outcome.dead_letters,
             input_rate=self._intake.arrived_per_second(rows_in, report.begun.timestamp()),
             rows_per_second=rows_in / batch_seconds if batch_seconds > 0 else 0.0,
             batch_seconds=batch_seconds,
-            interval_seconds=self._interval,
+            interval_seconds=self._opened.interval,
             phases={
                 "offsets": report.seconds.get("latestOffset", 0.0),
                 "planning": report.seconds.get("queryPlanning", 0.0),
@@ -360,15 +256,15 @@ class Runner:
             limit=self._intake.limit,
             latency_p50=outcome.latency_p50,
             latency_p99=outcome.latency_p99,
-            watermark=_moment(outcome.watermark),
-            parallelism=self._nodes.route.parallelism if self._nodes else self._parallelism,
+            watermark=moment(outcome.watermark),
+            parallelism=nodes.route.parallelism if nodes else self._opened.parallelism,
             tries=outcome.tries,
             sinks=outcome.rows_out,
             late=outcome.late,
             state_rows=outcome.state_rows,
             state_bytes=outcome.state_bytes,
             state_wire=outcome.state_wire,
-            state_nodes=len(self._nodes.route.nodes) if self._nodes else 0,
+            state_nodes=len(nodes.route.nodes) if nodes else 0,
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,
             rescale=self._rescaler.phase if self._rescaler else None,
@@ -406,19 +302,3 @@ class Runner:
 
 class _StopRequestedError(Exception):
     """Ends the query before a batch that came after the request to stop."""
-
-
-def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:
-    settings = config.admission
-    if not settings.enabled:
-        return None
-    return Admission(
-        target=interval * settings.target,
-        least=settings.min_rows,
-        most=settings.max_rows,
-        limit=min(max(limit or settings.initial_rows, settings.min_rows), settings.max_rows),
-    )
-
-
-def _moment(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

@@ -13,17 +13,17 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from uuid import uuid4
 
 import pyarrow as pa
 
 from tidegate.errors import CheckpointError, StateError
+from tidegate.ledger import ledger
 from tidegate.ledger.atomic import create
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.run.inspection import check_run, located, log_of
-from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Storage
 
 _TRIES = 10
@@ -78,8 +78,7 @@ def _copied(folder: Path, draft: Path, log: str | None, settle: float) -> Entry:
             shutil.rmtree(draft / "spark", ignore_errors=True)
             shutil.rmtree(draft / "dead-letters", ignore_errors=True)
     create(draft / "pipeline.json", (folder / "pipeline.json").read_bytes())
-    # The next driver takes the generation after the entry's, in a ledger that no other driver knows.
-    create(draft / "ledger" / f"{0:012d}.json", json.dumps(asdict(entry)).encode())
+    ledger.start_with(draft / "ledger", entry)
     return entry
 
 
@@ -87,7 +86,7 @@ def _last(folder: Path) -> Entry:
     last = Ledger(folder / "ledger").last
     if last is None:
         raise CheckpointError(f"no batch has been committed to {folder}: there is nothing to save yet")
-    if last.state is not None and not last.state.get("durable", True):
+    if not last.durable:
         raise CheckpointError(
             f"{folder} was written with state.durable off: there is no state that could be saved"
         )
@@ -97,7 +96,7 @@ def _last(folder: Path) -> Entry:
 def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> None:
     if entry.state is None:
         return
-    manifest = StateManifest.from_json(entry.state)
+    manifest = entry.state
     target = Local(draft / "state")
     there = set(target.names())
     if manifest.runs:

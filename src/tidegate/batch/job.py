@@ -1,0 +1,112 @@
+"""The Spark job of a batch: every task stages its state, every output is written."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from tidegate.batch.outcome import Written
+from tidegate.batch.outputs import Outputs
+from tidegate.batch.ticket import Ticket
+from tidegate.ledger.records import Cut
+from tidegate.sinks.sink import Receipt
+from tidegate.spark.query import RunningQuery
+from tidegate.state.task.state import Assignment
+from tidegate.translation.translation import Translation, seen
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJobs:
+    """Runs the jobs of batches."""
+
+    spark: SparkSession
+    translation: Translation
+    outputs: Outputs
+    deadline: float | None
+    """Seconds after which the Spark job of the first attempt is taken to hang; each further one has twice
+    as long."""
+
+    def run(
+        self,
+        rows: DataFrame,
+        cut: Mapping[str, Cut],
+        query: RunningQuery,
+        ticket: Ticket,
+        assignment: Assignment | None,
+    ) -> Written:
+        """One attempt at a batch of these rows."""
+        with self._timely(ticket), _held(self.translation, rows) as held:
+            return self._write(held, cut, query, ticket, assignment)
+
+    def _write(
+        self,
+        rows: DataFrame,
+        cut: Mapping[str, Cut],
+        query: RunningQuery,
+        ticket: Ticket,
+        assignment: Assignment | None,
+    ) -> Written:
+        receipts: dict[str, Receipt] = {}
+        counts: dict[str, int] = {}
+        with self.translation.outputs(rows, assignment) as outputs:
+            for sink, frame in outputs.items():
+                place, receipt = self.outputs.write(sink, frame, ticket)
+                receipts[place] = receipt
+                counts[sink.name] = receipt["rows"]
+        observed = query.observed()
+        found = {
+            step: seen(step, cut[step.name].start, cut[step.name].end, observed)
+            for step in self.translation.sources
+        }
+        for source, frame in self.translation.unreadable(rows).items():
+            if found[source].unreadable:  # A second look at the batch, only when it has to be.
+                place, receipt = self.outputs.write_dead_letters(source, frame, ticket)
+                receipts[place] = receipt
+        return Written(receipts, counts, {step.name: each for step, each in found.items()})
+
+    @contextmanager
+    def _timely(self, ticket: Ticket) -> Iterator[None]:
+        """End the Spark jobs of an attempt that takes longer than the deadline: the attempt fails."""
+        if self.deadline is None:
+            yield
+            return
+        context = self.spark.sparkContext
+        tag = f"tidegate-{ticket.generation}-{ticket.batch_id}-{ticket.attempt}"
+        context.addJobTag(tag)
+        # Ending jobs ends their Python workers, so the next attempt has a slower start: it gets more time.
+        allowed = self.deadline * 2 ** (ticket.attempt - 1)
+        over = threading.Event()
+
+        def end_jobs() -> None:
+            wait = allowed
+            while not over.wait(wait):
+                context.cancelJobsWithTag(tag)
+                wait = 1.0  # An attempt has several jobs, one after the other.
+
+        watch = threading.Thread(target=end_jobs, name="deadline", daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+            context.removeJobTag(tag)
+
+
+@contextmanager
+def _held(translation: Translation, rows: DataFrame) -> Iterator[DataFrame]:
+    """The rows, held on to while several jobs read them."""
+    if not translation.read_more_than_once:
+        yield rows
+        return
+    held = rows.persist()
+    try:
+        if translation.needs_a_full_read:
+            held._jdf.queryExecution().toRdd().count()
+        yield held
+    finally:
+        held.unpersist()

@@ -1,0 +1,315 @@
+"""The batch protocol's shell: carries out what the protocol says, and tells it what came of it.
+
+It knows ledger, state nodes, watermark and garbage, and takes whatever else it needs by hand, so that it runs
+without Spark, threads or a real clock:
+
+`job(ticket, assignment)` runs one attempt at the batch: its tasks read and stage state as the assignment
+    tells them (None for a pipeline without state), its outputs lie where nobody reads them; it answers what
+    was written. May raise anything: the attempt has failed, and the next one calls it with another ticket.
+`publish(batch_id, place, receipt)` makes visible what an attempt wrote to one place. Called at least once for
+    each receipt of a committed batch, so it must bear repetition. May raise anything and is called again;
+    CheckpointError and FencedError end the run.
+`map(do, instructions)` does several instructions, side by side or in any order, and answers their events.
+    An exception of one of them is raised, once none is still at work.
+`sleep(seconds)`, `clock()`: waiting before another try; seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from tidegate import faults
+from tidegate.batch import protocol
+from tidegate.batch.garbage import Garbage
+from tidegate.batch.outcome import Outcome, Written
+from tidegate.batch.protocol import BatchProtocol, Event, Instruction
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
+from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Cut, Entry
+from tidegate.sinks.sink import Receipt
+from tidegate.spark.reasons import reason
+from tidegate.state.fleet.nodes import Arrived, Kept, Nodes
+from tidegate.state.task.state import Assignment
+
+log = logging.getLogger(__name__)
+
+
+class Job(Protocol):
+    def __call__(self, ticket: Ticket, assignment: Assignment | None, /) -> Written: ...
+
+
+class Publish(Protocol):
+    def __call__(self, batch_id: int, place: str, receipt: Receipt, /) -> None: ...
+
+
+class Map(Protocol):
+    def __call__(
+        self, do: Callable[[Instruction], Event], instructions: Sequence[Instruction], /
+    ) -> Iterable[Event]: ...
+
+
+def side_by_side(do: Callable[[Instruction], Event], instructions: Sequence[Instruction]) -> list[Event]:
+    """All at once, each in a thread of its own; a single one in this thread."""
+    if len(instructions) <= 1:
+        return [do(instruction) for instruction in instructions]
+    with ThreadPoolExecutor(len(instructions)) as pool:
+        return list(pool.map(do, instructions))
+
+
+@dataclass(slots=True)
+class Batches:
+    """Takes batches through the protocol, one after the other."""
+
+    ledger: Ledger
+    nodes: Nodes | None
+    """None for a pipeline without state."""
+    watermark: Watermark
+    garbage: Garbage
+    publish: Publish
+    tries: int
+    """How often a batch is attempted, and published, before it is given up."""
+    retry_wait: float
+    limit: Callable[[], int | None] = lambda: None
+    """The limit in force, for the ledger: a restart begins with it."""
+    meaning: Mapping[str, Mapping[str, str]] | None = None
+    """What the state of each step stands for, for the ledger."""
+    configured: tuple[int, int] | None = None
+    """State nodes and parallelism of the configuration, for the ledger: a restart with the same ones keeps
+    the route."""
+    map: Map = side_by_side
+    sleep: Callable[[float], None] = time.sleep
+    clock: Callable[[], float] = time.time
+
+    def run(self, batch_id: int, cut: Mapping[str, Cut], job: Job) -> Outcome | None:
+        """Carry one batch through; None when it had been committed before.
+
+        Raises BatchError when it failed as often as it may, FencedError when another driver has taken over.
+        """
+        entry = self.ledger.get(batch_id)
+        if entry is not None:
+            log.info("batch %d was committed before; publishing it again", batch_id)
+            _Batch(self, batch_id, cut, job, entry).carry_out()
+            return None
+        self.ledger.check_next(batch_id)
+        batch = _Batch(self, batch_id, cut, job, None)
+        batch.carry_out()
+        self.garbage.collect(
+            batch.kept.manifest if batch.kept else None, self.nodes.route.version if self.nodes else 0
+        )
+        return batch.outcome()
+
+    def is_committed(self, batch_id: int) -> bool:
+        """Whether the batch is in the ledger: Spark is replaying it."""
+        last = self.ledger.last
+        return last is not None and batch_id <= last.batch_id
+
+    @property
+    def time(self) -> Time:
+        """The event time of the next batch. It never goes back, not even after a restart with more grace."""
+        closed = self.ledger.last.watermark if self.ledger.last else None
+        known = [micros for micros in (closed, self.watermark.micros) if micros is not None]
+        return Time(closed, max(known, default=None))
+
+
+class _Batch:
+    """One batch on its way."""
+
+    def __init__(
+        self, batches: Batches, batch_id: int, cut: Mapping[str, Cut], job: Job, entry: Entry | None
+    ) -> None:
+        self._of, self._id, self._cut, self._job = batches, batch_id, cut, job
+        self._committed = entry
+        self._time = batches.time
+        self._phases: dict[str, float] = {}
+        self._tries = 1
+        self._written: Written | None = None
+        self.kept: Kept | None = None
+        """What the batch left in the nodes, once it is in the ledger; None without state."""
+        self._cause: Exception | None = None
+        self._failures: list[str] = []
+        """Of publishing, which the protocol hears nothing of."""
+        self._protocol = BatchProtocol(
+            generation=batches.ledger.generation,
+            expected=batches.nodes.expected if batches.nodes else {},
+            tries=batches.tries,
+        )
+
+    def carry_out(self) -> None:
+        """Feed the protocol until it has nothing more to say."""
+        events: deque[Event] = deque([protocol.Start(self._id, self._committed is not None)])
+        while events:
+            instructions = self._protocol.handle(events.popleft())
+            events.extend(self._of.map(self._do, instructions) if instructions else ())
+
+    def outcome(self) -> Outcome:
+        """What the batch did."""
+        assert self._written is not None
+        kept = self.kept
+        return Outcome(
+            batch_id=self._id,
+            visible_at=self._of.clock(),
+            cut=self._cut,
+            seen=self._written.seen,
+            rows_out=self._written.rows,
+            watermark=self._time.watermark,
+            phases=self._phases,
+            tries=self._tries,
+            late=kept.late if kept else 0,
+            state_rows=kept.rows if kept else 0,
+            state_bytes=kept.bytes if kept else 0,
+            state_wire=kept.wire if kept else 0,
+            arrived=kept.arrived if kept else Arrived(),
+        )
+
+    def _do(self, instruction: Instruction) -> Event:
+        match instruction:
+            case protocol.Begin(ticket, node):
+                return self._guarded(ticket, "begin", partial(self._begin, ticket, node))
+            case protocol.RunJob(ticket):
+                return self._guarded(ticket, "write", partial(self._run_job, ticket))
+            case protocol.Prepare(ticket, node):
+                return self._guarded(ticket, "prepare", partial(self._prepare, ticket, node))
+            case protocol.Append(ticket):
+                with self._timed("ledger"):
+                    self._append(ticket)
+                faults.reach("driver.appended", self._id)
+                return protocol.Appended(ticket)
+            case protocol.Commit(ticket, node):
+                with self._timed("commit-state"):
+                    self._nodes.commit(node, ticket, self._time.watermark)
+                return protocol.Committed(ticket, node)
+            case protocol.Publish():
+                return self._publish()
+            case protocol.Heal(ticket):
+                return self._heal(ticket)
+            case protocol.GiveUp(_, tries, why):
+                raise self._gave_up(tries, why) from self._cause
+        raise AssertionError(f"unreachable: {instruction}")
+
+    @property
+    def _nodes(self) -> Nodes:
+        assert self._of.nodes is not None
+        return self._of.nodes
+
+    def _guarded(self, ticket: Ticket, phase: str, act: Callable[[], Event]) -> Event:
+        """A failure before the commit point is an event like any other; that of being replaced is not."""
+        try:
+            with self._timed(phase):
+                return act()
+        except FencedError:
+            raise
+        except Exception as error:
+            self._cause = error
+            return protocol.Failed(ticket, reason(error).rstrip("."))
+
+    def _begin(self, ticket: Ticket, node: int) -> Event:
+        faults.reach("driver.begin", self._id)
+        self._nodes.begin(node, ticket, self._time.watermark)
+        faults.reach("driver.begun", self._id)
+        return protocol.Begun(ticket, node)
+
+    def _run_job(self, ticket: Ticket) -> Event:
+        nodes = self._of.nodes
+        self._written = self._job(ticket, nodes.assignment(ticket, self._time) if nodes else None)
+        faults.reach("driver.written", self._id)
+        return protocol.Written(ticket)
+
+    def _prepare(self, ticket: Ticket, node: int) -> Event:
+        staged = self._nodes.prepare(node, ticket)
+        faults.reach("driver.prepared", self._id)
+        return protocol.Prepared(ticket, node, staged)
+
+    def _append(self, ticket: Ticket) -> None:
+        of, written, nodes = self._of, self._written, self._of.nodes
+        assert written is not None
+        newest = {name: seen.newest for name, seen in written.seen.items() if seen.newest is not None}
+        advanced = of.watermark.advance(newest)
+        kept = nodes.kept(self._id, self._time.watermark) if nodes else None
+        durable = nodes is None or nodes.durable
+        of.ledger.append(
+            Entry(
+                batch_id=self._id,
+                generation=of.ledger.generation,
+                cut=self._cut,
+                event_times=advanced.seen,
+                receipts=written.receipts,
+                limit=of.limit(),
+                watermark=self._time.watermark,
+                state=kept.manifest if kept and durable else None,
+                meaning=of.meaning or {},
+                durable=durable,
+                route=nodes.route if nodes else None,
+                configured=of.configured,
+            )
+        )
+        of.watermark, self.kept = advanced, kept
+        if nodes and kept:
+            nodes.committed(ticket, kept.manifest)
+
+    def _publish(self) -> Event:
+        done = self._committed or self._written
+        assert done is not None
+        faults.reach("driver.committed", self._id)
+        with self._timed("publish"):
+            for place, receipt in done.receipts.items():
+                self._publish_to(place, receipt)
+        faults.reach("driver.published", self._id)
+        return protocol.Published(self._id)
+
+    def _publish_to(self, place: str, receipt: Receipt) -> None:
+        for number in range(1, self._of.tries + 1):
+            try:
+                self._of.publish(self._id, place, receipt)
+            except (FencedError, CheckpointError):
+                raise
+            except Exception as error:
+                why = f"publishing to {place} failed: {reason(error).rstrip('.')}"
+                self._failures.append(why)
+                log.warning("batch %d: try %d of %d: %s", self._id, number, self._of.tries, why)
+                if number == self._of.tries:
+                    raise self._gave_up(number, why) from error
+                self._of.sleep(self._of.retry_wait)
+            else:
+                self._tries = max(self._tries, number)
+                return
+
+    def _heal(self, ticket: Ticket) -> Event:
+        log.warning(
+            "batch %d: try %d of %d failed: %s", self._id, ticket.attempt, self._of.tries, self._protocol.why
+        )
+        self._tries = ticket.attempt + 1
+        # A lost node is the cause, and it is put right; anything else may need a moment to pass.
+        try:
+            lost = self._of.nodes.heal() if self._of.nodes else 0
+        except (TidegateError, OSError) as error:
+            log.warning("batch %d: a lost node could not be replaced: %s", self._id, error)
+            lost = 0  # The next attempt fails on it, and comes back here.
+        if not lost:
+            self._of.sleep(self._of.retry_wait)
+        return protocol.Healed(ticket)
+
+    def _gave_up(self, tries: int, why: str) -> BatchError:
+        return BatchError(
+            f"batch {self._id}: {tries} of {tries} tries failed; the last: {why}. "
+            f"Start the pipeline again to resume with batch {self._id}",
+            batch_id=self._id,
+            tries=tries,
+            story=(*map(str, self._protocol.story), *self._failures),
+        )
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self._phases[phase] = max(self._phases.get(phase, 0.0), time.perf_counter() - start)
