@@ -71,7 +71,7 @@ class Intake:
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []
         for number, step in enumerate(self._sources):
-            taken = Taken(rows[step.name], query.files(number, cut[step.name].end))
+            taken = Taken(rows[step.name], query.checkpoint.source_files(number, cut[step.name].end))
             share = self._admission.limit * claims[step.name] // sum(claims.values())
             limits.append(step.source.limit(max(1, share), taken))
         query.limit(limits)

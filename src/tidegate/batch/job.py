@@ -14,6 +14,7 @@ from tidegate.batch.outputs import Outputs
 from tidegate.batch.ticket import Ticket
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
+from tidegate.spark.frames import compute
 from tidegate.spark.query import RunningQuery
 from tidegate.state.task.state import Assignment
 from tidegate.translation.translation import Translation, seen
@@ -106,7 +107,7 @@ def _held(translation: Translation, rows: DataFrame) -> Iterator[DataFrame]:
     held = rows.persist()
     try:
         if translation.needs_a_full_read:
-            held._jdf.queryExecution().toRdd().count()
+            compute(held)
         yield held
     finally:
         held.unpersist()

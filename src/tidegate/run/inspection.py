@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError, StateError, TidegateError
 from tidegate.ledger import ledger
-from tidegate.ledger.records import Entry
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
 from tidegate.state.log.storage import Storage, open_storage
@@ -189,13 +189,16 @@ class Inspection:
 
     def _load(self) -> tuple[Storage | None, tuple[Recorded, ...], tuple[Problem, ...]]:
         before: int | None = None
+        spark = CheckpointFiles(self.folder / "spark")
         for _ in range(_RELOADS):
             entries, damaged = ledger.read(self.folder / "ledger")
             problems = tuple(
                 Problem(str(path), f"the ledger's record is damaged: {why}") for path, why in damaged
             )
             found = [
-                Recorded(entry.batch_id, self._began(entry), moment(entry.watermark), entry.state)
+                Recorded(
+                    entry.batch_id, spark.planned_at(entry.batch_id), moment(entry.watermark), entry.state
+                )
                 for entry in entries
                 if entry.state is not None
             ]
@@ -212,14 +215,6 @@ class Inspection:
                 break
             before = found[0].batch_id
         return storage, tuple(kept), problems
-
-    def _began(self, entry: Entry) -> datetime | None:
-        offsets = self.folder / "spark" / "offsets" / str(entry.batch_id)
-        try:
-            planned = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1])
-            return datetime.fromtimestamp(planned["batchTimestampMs"] / 1000, UTC)
-        except (OSError, ValueError, KeyError, IndexError, TypeError):
-            return None
 
 
 class Reader:

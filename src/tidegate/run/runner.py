@@ -30,7 +30,7 @@ from tidegate.run.opening import Opened
 from tidegate.run.progress import BatchProgress, Listener, SteeringListener
 from tidegate.run.summary import StoppedBy, Summary, Tally
 from tidegate.spark import session
-from tidegate.spark.listener import Report, watching
+from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import reason
 
@@ -208,7 +208,7 @@ class Runner:
             raise failure
 
     def _await_reports(self) -> None:
-        self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        drain_listener_bus(self._spark)
 
     def _check_replaced(self, failure: BaseException) -> None:
         """Raise FencedError when another driver has taken over: then Spark's log, an output or a run of the

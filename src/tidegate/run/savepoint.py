@@ -8,10 +8,8 @@ A cut that Spark planned beyond the last committed batch is left behind: it is p
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -24,6 +22,7 @@ from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.inspection import check_run, located, log_of
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.storage import Local, Storage
 
 _TRIES = 10
@@ -64,7 +63,7 @@ def _copied(folder: Path, draft: Path, log: str | None, settle: float) -> Entry:
         entry = _last(folder)
         try:
             _bring_runs(folder, draft, entry, log)
-            _bring_spark(folder / "spark", draft / "spark", entry.batch_id, settle)
+            CheckpointFiles(folder / "spark").copy(draft / "spark", entry.batch_id, settle=settle)
             _bring_dead_letters(folder / "dead-letters", draft / "dead-letters", entry.batch_id)
             break
         except (FileNotFoundError, StateError, CheckpointError) as error:
@@ -126,30 +125,6 @@ def _bring_run(storage: Storage, name: str, target: Local) -> None:
 def _parts(storage: Storage, name: str, size: int) -> Iterator[pa.Buffer]:
     for offset in range(0, size, _PART):
         yield from storage.read(name, [(offset, min(_PART, size - offset))])
-
-
-def _bring_spark(source: Path, target: Path, batch_id: int, settle: float) -> None:
-    offsets, commits = source / "offsets", source / "commits"
-    for number in range(max(0, batch_id - 1), batch_id + 1):
-        if not (offsets / str(number)).is_file():
-            raise CheckpointError(
-                f"Spark's own record of batch {number} is not in {offsets}, and without it the pipeline "
-                f"cannot go on after batch {batch_id}: ledger and spark do not belong together"
-            )
-        create(target / "offsets" / str(number), (offsets / str(number)).read_bytes())
-    until = time.monotonic() + settle
-    while not (commits / str(batch_id)).is_file() and time.monotonic() < until:
-        time.sleep(0.05)
-    for number in range(max(0, batch_id - 1), batch_id + 1):
-        if (commits / str(number)).is_file():
-            create(target / "commits" / str(number), (commits / str(number)).read_bytes())
-    # An id of its own, so that both can run at once, even in one session.
-    metadata = json.loads((source / "metadata").read_bytes())
-    create(target / "metadata", json.dumps({**metadata, "id": str(uuid4())}).encode())
-    # Files that a source has seen beyond the cut do no harm: the next cut takes them in.
-    for path in sorted((source / "sources").rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
-            create(target / path.relative_to(source), path.read_bytes())
 
 
 def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:

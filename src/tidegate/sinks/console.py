@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidegate.pipeline.where import refused
-from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

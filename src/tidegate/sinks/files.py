@@ -14,9 +14,9 @@ from tidegate.errors import PipelineError, SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form, manifest
 from tidegate.sinks.committed import local, read
-from tidegate.sinks.counting import counted
 from tidegate.sinks.manifest import OutputManifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

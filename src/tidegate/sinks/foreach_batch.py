@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.sinks.counting import counted
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from tidegate.errors import SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
-from tidegate.sinks.counting import counted
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.sources.kafka import CONNECTOR
+from tidegate.spark.frames import counted
+from tidegate.spark.kafka_admin import KafkaAdminError, ensure_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -148,40 +149,13 @@ def _headers(fixed: Mapping[str, str]) -> Column:
 
 def _partition_count(spark: SparkSession, sink: Kafka) -> int:
     """How many partitions the topic has; it is created when it is missing."""
-    # By the client that Spark's connector brings along, so that writing needs nothing else installed.
-    jvm: Any = spark.sparkContext._jvm
-    settings = jvm.java.util.Properties()
-    settings.setProperty(_BOOTSTRAP, sink.bootstrap)
-    settings.setProperty("default.api.timeout.ms", str(_ADMIN_SECONDS * 1000))
-    settings.setProperty("request.timeout.ms", str(_ADMIN_SECONDS * 1000 // 2))
-    for name, text in sink.options.items():
-        if name.startswith(_PREFIX):
-            settings.setProperty(name.removeprefix(_PREFIX), text)
-    from py4j.protocol import Py4JJavaError
-
-    admin = None
+    client = {
+        _BOOTSTRAP: sink.bootstrap,
+        "default.api.timeout.ms": str(_ADMIN_SECONDS * 1000),
+        "request.timeout.ms": str(_ADMIN_SECONDS * 1000 // 2),
+        **{k.removeprefix(_PREFIX): text for k, text in sink.options.items() if k.startswith(_PREFIX)},
+    }
     try:
-        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-        if sink.topic not in set(admin.listTopics().names().get()):
-            _create_topic(jvm, admin, sink)
-        topics = admin.describeTopics(jvm.java.util.List.of(sink.topic)).allTopicNames().get()
-        return int(topics.get(sink.topic).partitions().size())
-    except Py4JJavaError as error:
-        cause = error.java_exception.getCause() or error.java_exception
-        raise SinkError(f"{sink.describe()} at {sink.bootstrap} cannot be used: {cause.toString()}") from None
-    finally:
-        if admin is not None:
-            admin.close()
-
-
-def _create_topic(jvm: Any, admin: Any, sink: Kafka) -> None:
-    from py4j.protocol import Py4JJavaError
-
-    optional = jvm.java.util.Optional
-    count = optional.empty() if sink.partitions is None else optional.of(sink.partitions)
-    topic = jvm.org.apache.kafka.clients.admin.NewTopic(sink.topic, count, optional.empty())
-    try:
-        admin.createTopics(jvm.java.util.List.of(topic)).all().get()
-    except Py4JJavaError as error:
-        if "TopicExistsException" not in str(error.java_exception.toString()):  # somebody was quicker
-            raise
+        return ensure_topic(spark, client, sink.topic, partitions=sink.partitions)
+    except KafkaAdminError as error:
+        raise SinkError(f"{sink.describe()} at {sink.bootstrap} cannot be used: {error}") from None

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol, Self
-
-from pyspark import java_gateway
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tidegate.errors import QueryError, TidegateError
 from tidegate.sources.source import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,8 @@ class Watched(Protocol):
 @contextmanager
 def watching(spark: SparkSession, runner: Watched) -> Iterator[None]:
     """Hand on what Spark reports of the query of one runner."""
+    from pyspark import java_gateway
+
     jvm: Any = spark._jvm
     java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
     listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(runner))
@@ -72,6 +74,12 @@ def watching(spark: SparkSession, runner: Watched) -> Iterator[None]:
         yield
     finally:
         manager.removeListener(listener)
+
+
+def drain_listener_bus(spark: SparkSession) -> None:
+    """Wait until every listener of the session has been told of all that has happened."""
+    context: Any = spark.sparkContext._jsc
+    context.sc().listenerBus().waitUntilEmpty()
 
 
 class _Listener:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.sources.source import Limit
+from tidegate.spark.checkpoint_files import CheckpointFiles
 
 _LIMITS = {
     "rows": ("maxRows", {"_type": "ReadMaxRows", "max_rows": 0}),
@@ -30,7 +31,7 @@ class RunningQuery:
     def __init__(self, spark: SparkSession, query: StreamingQuery, checkpoint: Path) -> None:
         self._jvm: Any = spark._jvm
         self._execution: Any = query._jsq.streamingQuery()
-        self._checkpoint = checkpoint
+        self.checkpoint = CheckpointFiles(checkpoint)
         self.run_id = str(query.runId)
 
     def offsets(self, batch_id: int) -> list[Any] | None:
@@ -59,18 +60,6 @@ class RunningQuery:
         for number, limit in enumerate(limits):
             current = current.updated(sources.apply(number), self._read_limit(sources.apply(number), limit))
         getattr(self._execution, "uniqueSources_$eq")(current)
-
-    def files(self, source: int, offset: Any) -> tuple[str, ...]:
-        """The files that a file source took in the batch with this offset."""
-        if not isinstance(offset, dict) or "logOffset" not in offset:
-            return ()
-        log = self._checkpoint / "sources" / str(source)
-        wanted = offset["logOffset"]
-        for name in (str(wanted), f"{wanted}.compact"):
-            if (log / name).is_file():
-                entries = [json.loads(line) for line in (log / name).read_text().splitlines()[1:]]
-                return tuple(entry["path"] for entry in entries if entry["batchId"] == wanted)
-        return ()
 
     def _read_limit(self, source: Any, limit: Limit) -> Any:
         method, form = _LIMITS[limit.kind]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark import SparkContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -23,6 +20,7 @@ from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Step
 from tidegate.rescale.route import Route
+from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH
 from tidegate.state.task.state import Assignment
@@ -109,16 +107,7 @@ def _partition(route: Route) -> Column:
         return F.lit(0)
     bits = 64 - (route.groups.bit_length() - 1)
     group = F.expr(f"cast(shiftrightunsigned({HASH}, {bits}) as int)")
-    return F.get(_literal(route.partitions), group)
-
-
-def _literal(numbers: Sequence[int]) -> Column:
-    """An array as one literal: Spark would look at each of so many in every batch."""
-    gateway: Any = SparkContext._gateway
-    jvm = gateway.jvm
-    array = gateway.new_array(jvm.int, len(numbers))
-    jvm.java.nio.ByteBuffer.wrap(struct.pack(f">{len(numbers)}i", *numbers)).asIntBuffer().get(array)
-    return Column(jvm.org.apache.spark.sql.functions.lit(array))
+    return F.get(int_array(route.partitions), group)
 
 
 def _with_markers(arranged: DataFrame, parallelism: int) -> DataFrame:

@@ -25,6 +25,7 @@ from tidegate.sinks.foreach_batch import ForEachBatch
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON, Seen
 from tidegate.spark import row_size
+from tidegate.spark.frames import compute
 from tidegate.spark.reasons import reason
 from tidegate.state.table.table import StateTable
 from tidegate.state.task.state import Assignment
@@ -152,7 +153,7 @@ class Translation:
                 if step in self.operators and must_be_kept(self._plan, step):
                     frames[step] = frames[step].persist()
                     kept.append(frames[step])
-                    frames[step]._jdf.queryExecution().toRdd().count()
+                    compute(frames[step])
             yield {sink: _readable(sink.inputs[0], frames[sink.inputs[0]]) for sink in self._plan.sinks}
         finally:
             for frame in kept:

@@ -1,0 +1,76 @@
+"""The checkpoint that Spark itself keeps of a streaming query: the layout of its folder and files.
+
+metadata        the id of the query
+offsets/N       the cut of batch N: a version, the batch's settings, then one offset per source
+commits/N       there once batch N is over
+sources/I/N     the log of source I; of a file source, the files of its Nth offset
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from tidegate.errors import CheckpointError
+from tidegate.ledger.atomic import create
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFiles:
+    """Spark's checkpoint in `folder`; Spark may be writing to it."""
+
+    folder: Path
+
+    def planned_at(self, batch_id: int) -> datetime | None:
+        """When Spark planned a batch; None when it no longer knows."""
+        try:
+            lines = (self.folder / "offsets" / str(batch_id)).read_text(encoding="utf-8").splitlines()
+            return datetime.fromtimestamp(json.loads(lines[1])["batchTimestampMs"] / 1000, UTC)
+        except (OSError, ValueError, KeyError, IndexError, TypeError):
+            return None
+
+    def source_files(self, source: int, offset: Any) -> tuple[str, ...]:
+        """The files that a file source took in the batch with this offset; none for other sources."""
+        if not isinstance(offset, dict) or "logOffset" not in offset:
+            return ()
+        wanted = offset["logOffset"]
+        for name in (str(wanted), f"{wanted}.compact"):
+            log = self.folder / "sources" / str(source) / name
+            if log.is_file():
+                entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+                return tuple(entry["path"] for entry in entries if entry["batchId"] == wanted)
+        return ()
+
+    def copy(self, target: Path, batch_id: int, *, settle: float) -> None:
+        """Copy what a query needs to go on after `batch_id`: that cut and the one before it.
+
+        Spark gets `settle` seconds to note that the batch is over. Where it does not, the copy has it planned
+        but not done, and Spark runs it again. The copy has a query id of its own, so that both can run at
+        once, even in one session.
+        """
+        offsets, commits = self.folder / "offsets", self.folder / "commits"
+        numbers = [str(number) for number in range(max(0, batch_id - 1), batch_id + 1)]
+        for number in numbers:
+            if not (offsets / number).is_file():
+                raise CheckpointError(
+                    f"Spark's own record of batch {number} is not in {offsets}, and without it the pipeline "
+                    f"cannot go on after batch {batch_id}: ledger and spark do not belong together"
+                )
+            create(target / "offsets" / number, (offsets / number).read_bytes())
+        until = time.monotonic() + settle
+        while not (commits / numbers[-1]).is_file() and time.monotonic() < until:
+            time.sleep(0.05)
+        for number in numbers:
+            if (commits / number).is_file():
+                create(target / "commits" / number, (commits / number).read_bytes())
+        metadata = json.loads((self.folder / "metadata").read_bytes())
+        create(target / "metadata", json.dumps({**metadata, "id": str(uuid4())}).encode())
+        # Files that a source has seen beyond the cut do no harm: the next cut takes them in.
+        for path in sorted((self.folder / "sources").rglob("*")):
+            if path.is_file() and not path.name.startswith("."):
+                create(target / path.relative_to(self.folder), path.read_bytes())

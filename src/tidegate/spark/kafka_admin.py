@@ -1,0 +1,52 @@
+"""Kafka's admin client, as Spark's connector brings it along: a sink needs no other client installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class KafkaAdminError(Exception):
+    """What Kafka, or its client, refused and why."""
+
+
+def ensure_topic(
+    spark: SparkSession, client: Mapping[str, str], topic: str, *, partitions: int | None
+) -> int:
+    """How many partitions a topic has. One that is missing is created, with `partitions` or else as many as
+    the broker's default. `client` has the settings of a Kafka client. Raises KafkaAdminError."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    for name, text in client.items():
+        settings.setProperty(name, text)
+    admin = None
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        if topic not in set(admin.listTopics().names().get()):
+            _create(jvm, admin, topic, partitions)
+        described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
+        return int(described.get(topic).partitions().size())
+    except Py4JJavaError as error:
+        cause = error.java_exception.getCause() or error.java_exception
+        raise KafkaAdminError(cause.toString()) from None
+    finally:
+        if admin is not None:
+            admin.close()
+
+
+def _create(jvm: Any, admin: Any, topic: str, partitions: int | None) -> None:
+    from py4j.protocol import Py4JJavaError
+
+    optional = jvm.java.util.Optional
+    count = optional.empty() if partitions is None else optional.of(partitions)
+    wanted = jvm.org.apache.kafka.clients.admin.NewTopic(topic, count, optional.empty())
+    try:
+        admin.createTopics(jvm.java.util.List.of(wanted)).all().get()
+    except Py4JJavaError as error:
+        if "TopicExistsException" not in str(error.java_exception.toString()):  # Somebody was quicker.
+            raise
