@@ -1,6 +1,7 @@
 """The compute behind a pipeline: executors that come and go while it runs."""
 
-from tidegate.cluster.provider import Cluster, ExecutorLine
+from tidegate.cluster.provider import Cluster
 from tidegate.cluster.settings import open_cluster
+from tidegate.spark.executors import Executor
 
-__all__ = ["Cluster", "ExecutorLine", "open_cluster"]
+__all__ = ["Cluster", "Executor", "open_cluster"]

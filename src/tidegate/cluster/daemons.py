@@ -4,37 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from tidegate.cluster import guard
 from tidegate.errors import ClusterError
+from tidegate.spark import standalone
 
-LOOPBACK = "127.0.0.1"
 _START = 120.0
 """Seconds that a master has until it can be connected to."""
 _END = 20.0
 """Seconds until a guard that does not end is killed itself."""
-_LOGGING = Path(__file__).parent / "log4j2.properties"
-# They only pass messages: small, and quick to start.
-_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-_OPENED = (
-    *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"),
-    *(
-        "java.util.concurrent",
-        "java.util.concurrent.atomic",
-        "sun.nio.ch",
-        "sun.nio.cs",
-        "sun.security.action",
-    ),
-)
 
 
 class Daemon:
@@ -109,81 +94,21 @@ class Daemon:
 
 def start_master(folder: Path) -> tuple[Daemon, str]:
     """A master on loopback and its address, once it takes workers."""
-    daemon = Daemon(
-        [
-            # A pipeline whose executors are killed again and again is not to be given up.
-            *_java({"spark.deploy.maxExecutorRetries": "-1", "spark.master.rest.enabled": "false"}),
-            *(
-                "org.apache.spark.deploy.master.Master",
-                "--host",
-                LOOPBACK,
-                "--port",
-                "0",
-                "--webui-port",
-                "0",
-            ),
-        ],
-        folder=folder,
-        environment=_environment(),
-    )
+    daemon = Daemon(standalone.master_command(), folder=folder, environment=standalone.environment())
     until = time.monotonic() + _START
-    # A worker that comes before the master is alive is sent away, and tries again only much later.
-    while "New state: ALIVE" not in (said := daemon.said()):
+    while (address := standalone.master_address(daemon.said())) is None:
         if not daemon.alive or time.monotonic() > until:
             words = daemon.last_words()
             daemon.end()
             raise ClusterError(f"the Spark master did not start:\n{words}")
         time.sleep(0.05)
-    address = re.search(r"Starting Spark master at (spark://\S+)", said)
-    assert address is not None
-    return daemon, address[1]
+    return daemon, address
 
 
 def start_worker(folder: Path, master: str, *, cores: int, memory: str) -> Daemon:
     """A worker on loopback; it registers with the master by itself. Its executors are in `folder`/work."""
     return Daemon(
-        [
-            *_java({}),
-            *("org.apache.spark.deploy.worker.Worker", "--host", LOOPBACK, "--webui-port", "0"),
-            *("-c", str(cores), "-m", memory, "-d", str(folder / "work"), master),
-        ],
+        standalone.worker_command(folder / "work", master, cores=cores, memory=memory),
         folder=folder,
-        environment={**_environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},
+        environment={**standalone.environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},
     )
-
-
-def _java(settings: Mapping[str, str]) -> list[str]:
-    return [
-        _program(),
-        *_JAVA,
-        *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
-        f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
-        *(f"-D{key}={value}" for key, value in settings.items()),
-        *("-cp", f"{_spark_home()}/jars/*"),
-    ]
-
-
-def _environment() -> dict[str, str]:
-    return {
-        "SPARK_HOME": str(_spark_home()),
-        # PySpark's package lacks the folders from which Spark would tell it.
-        "SPARK_SCALA_VERSION": "2.13",
-        "SPARK_LOCAL_IP": LOOPBACK,
-        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
-    }
-
-
-def _program() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if found is None:
-        raise ClusterError("Spark needs Java: apt-get install -y openjdk-17-jre-headless, or set JAVA_HOME")
-    return found
-
-
-def _spark_home() -> Path:
-    # Found without importing PySpark, which takes a second.
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ClusterError("a cluster on this machine runs PySpark's own Spark: pip install pyspark")
-    return Path(spec.origin).parent

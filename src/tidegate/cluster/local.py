@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.cluster.daemons import LOOPBACK, Daemon, start_master, start_worker
-from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.daemons import Daemon, start_master, start_worker
+from tidegate.cluster.provider import Cluster, checked_count, executor_conf
 from tidegate.cluster.warming import Warming
-from tidegate.cluster.workers import WorkerState, changes
+from tidegate.cluster.workers import WorkerState, reconcile
 from tidegate.errors import ClusterError
-from tidegate.spark.executors import Allocation
+from tidegate.spark import session
+from tidegate.spark.executors import Executor, Executors
+from tidegate.spark.standalone import LOOPBACK, launched_executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,9 +31,8 @@ _START = 180.0
 _LOOK = 0.2
 """Seconds between two looks at the workers."""
 _PAUSE = 2.0
-"""Seconds between two starts in place of dead workers, so that one that cannot run does not keep us busy."""
+"""Seconds between two attempts to replace dead workers, so that one that cannot run does not keep us busy."""
 _NO_MASTER = "the Spark master of this cluster has ended; stop the pipeline and start it again. It said:"
-_EXECUTOR_LOGGING = Path(__file__).parents[1] / "engine" / "log4j2.properties"
 
 
 class InProcess(Cluster):
@@ -59,7 +60,7 @@ class InProcess(Cluster):
             raise ClusterError("attach the session first: only then it is known how many slots it has")
         return self._slots
 
-    def executors(self) -> tuple[ExecutorLine, ...]:
+    def executors(self) -> tuple[Executor, ...]:
         return ()
 
     def close(self) -> None:
@@ -70,14 +71,7 @@ class InProcess(Cluster):
 class _Worker:
     name: str
     daemon: Daemon
-    leaving_since: float | None = None
-
-    def launched(self, application: str) -> frozenset[str]:
-        """The executors that it started: each has a folder by its number."""
-        try:
-            return frozenset(path.name for path in (self.daemon.folder / "work" / application).iterdir())
-        except FileNotFoundError:
-            return frozenset()
+    retired_at: float | None = None
 
 
 class LocalCluster(Cluster):
@@ -94,23 +88,23 @@ class LocalCluster(Cluster):
         self._home = Path(tempfile.mkdtemp(prefix="tidegate-cluster-"))
         self._workers: list[_Worker] = []
         self._count = 0
-        self._resume = 0.0
-        self._allocation: Allocation | None = None
+        self._no_start_before = 0.0
+        self._executors: Executors | None = None
         self._warming: Warming | None = None
         self._change = threading.RLock()
         self._closing = threading.Event()
-        self._keeper = threading.Thread(target=self._keep, name="cluster-keeper", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name="cluster-watcher", daemon=True)
         try:
             self._daemon, self._master = start_master(self._home / "master")
         except BaseException:
             shutil.rmtree(self._home, ignore_errors=True)
             raise
         try:
-            self._tend()
+            self._reconcile()
         except BaseException:
             self.close()
             raise
-        self._keeper.start()
+        self._watcher.start()
 
     @property
     def master(self) -> str:
@@ -122,7 +116,7 @@ class LocalCluster(Cluster):
             **executor_conf(self._cores, self._memory),
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
-            "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={_EXECUTOR_LOGGING.as_uri()}",
+            "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}",
         }
 
     @property
@@ -134,8 +128,8 @@ class LocalCluster(Cluster):
     def attach(self, spark: SparkSession) -> None:
         """Returns when every worker has its executor."""
         with self._change:
-            self._allocation = Allocation(spark)
-            self._allocation.want(self._target)
+            self._executors = Executors(spark)
+            self._executors.request_total(self._target)
         until = time.monotonic() + _START
         while len(self.executors()) < self._target:
             if time.monotonic() > until:
@@ -144,32 +138,32 @@ class LocalCluster(Cluster):
                     f"said:\n{self._daemon.last_words()}"
                 )
             time.sleep(0.1)
-        self._warming = Warming(spark, self._allocation)
+        self._warming = Warming(spark, self._executors)
 
     def fit(self, executors: int) -> int:
         with self._change:
             self._check_open()
             self._target = checked_count(executors)
-            if self._allocation is not None:
-                # First, or the master would start others in place of those that go.
-                self._allocation.want(self._target)
-            self._resume = 0.0
-            self._tend()
+            if self._executors is not None:
+                # First, or the master would replace those that end.
+                self._executors.request_total(self._target)
+            self._no_start_before = 0.0
+            self._reconcile()
             return self._target
 
-    def executors(self) -> tuple[ExecutorLine, ...]:
-        allocation = self._allocation
-        return allocation.executors() if allocation else ()
+    def executors(self) -> tuple[Executor, ...]:
+        executors = self._executors
+        return executors.alive() if executors else ()
 
     def close(self) -> None:
         self._closing.set()
         if self._warming is not None:
             self._warming.close()
-        if self._keeper.is_alive():
-            self._keeper.join()
+        if self._watcher.is_alive():
+            self._watcher.join()
         with self._change:
             daemons = [*(worker.daemon for worker in self._workers), self._daemon]
-            self._workers, self._allocation = [], None
+            self._workers, self._executors = [], None
         for daemon in daemons:
             daemon.hang_up()
         for daemon in daemons:
@@ -182,63 +176,63 @@ class LocalCluster(Cluster):
         if not self._daemon.alive:
             raise ClusterError(f"{_NO_MASTER}\n{self._daemon.last_words()}")
 
-    def _keep(self) -> None:
-        """Replaces workers that die, and ends those that have nothing left to do."""
+    def _watch(self) -> None:
+        """Replace workers that die, and stop those that are retired and empty."""
         while not self._closing.wait(_LOOK):
             if not self._daemon.alive:
                 log.error("the Spark master has ended: executors that are lost now are not replaced")
                 return
             try:
                 with self._change:
-                    self._tend()
+                    self._reconcile()
             except Exception as error:
                 # Spark may be stopping just now. If it is something else, the next look sees it again.
-                log.warning("the workers could not be looked after: %s", error)
+                log.warning("the workers of the cluster could not be checked: %s", error)
                 self._closing.wait(_PAUSE)
 
-    def _tend(self) -> None:
-        """One look at the workers, and what follows from it."""
-        todo = changes(self._target, self._worker_states())
+    def _reconcile(self) -> None:
+        """Compare the workers with the target, and make the changes that are due."""
+        changes = reconcile(self._target, self._worker_states())
         now = time.monotonic()
         for worker in self._workers:
-            if worker.name in todo.leave:
-                log.info("%s leaves", worker.name)
-                worker.leaving_since = now
-        if self._allocation is not None and todo.send_away:
-            self._allocation.send_away(todo.send_away)
-        for worker in [worker for worker in self._workers if worker.name in todo.end]:
-            if worker.leaving_since is None:
+            if worker.name in changes.retire:
+                log.info("%s is retired", worker.name)
+                worker.retired_at = now
+        if self._executors is not None and changes.decommission:
+            self._executors.decommission(changes.decommission)
+        for worker in [worker for worker in self._workers if worker.name in changes.stop]:
+            if worker.retired_at is None:
                 log.warning("%s has ended by itself:\n%s", worker.name, worker.daemon.last_words())
-            log.info("%s ends", worker.name)
+            log.info("%s is stopped", worker.name)
             self._workers.remove(worker)
             worker.daemon.end()
-        if todo.start and now >= self._resume:
-            for _ in range(todo.start):
+        if changes.start and now >= self._no_start_before:
+            for _ in range(changes.start):
                 self._start_worker()
-            self._resume = now + _PAUSE
+            self._no_start_before = now + _PAUSE
 
     def _worker_states(self) -> list[WorkerState]:
-        none: frozenset[str] = frozenset()
-        launched, live, seen = dict.fromkeys((worker.name for worker in self._workers), none), none, none
-        goes = any(worker.leaving_since is not None for worker in self._workers)
-        # Who is there matters only when somebody goes; asking Spark several times a second costs.
-        if self._allocation is not None and (goes or len(self._workers) > self._target):
-            application = self._allocation.application
-            launched = {worker.name: worker.launched(application) for worker in self._workers}
-            live = frozenset(line.id for line in self._allocation.executors())
-            seen = self._allocation.seen()
-        now = time.monotonic()
-        return [
-            WorkerState(
-                name=worker.name,
-                alive=worker.daemon.alive,
-                left=None if worker.leaving_since is None else now - worker.leaving_since,
-                launched=launched[worker.name],
-                seen=launched[worker.name] & seen,
-                live=launched[worker.name] & live,
+        application, registered, alive = None, frozenset[str](), frozenset[str]()
+        shrinking = any(worker.retired_at is not None for worker in self._workers)
+        # Executors matter only while workers are retired; asking Spark several times a second costs.
+        if self._executors is not None and (shrinking or len(self._workers) > self._target):
+            application = self._executors.application
+            alive = frozenset(executor.id for executor in self._executors.alive())
+            registered = self._executors.ever_registered()
+        now, states = time.monotonic(), []
+        for worker in self._workers:
+            work = worker.daemon.folder / "work"
+            launched = launched_executors(work, application) if application else frozenset[str]()
+            states.append(
+                WorkerState(
+                    name=worker.name,
+                    alive=worker.daemon.alive,
+                    executors=launched & alive,
+                    starting=not launched <= registered,
+                    retired_for=None if worker.retired_at is None else now - worker.retired_at,
+                )
             )
-            for worker in self._workers
-        ]
+        return states
 
     def _start_worker(self) -> None:
         self._count += 1

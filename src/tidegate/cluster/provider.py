@@ -8,12 +8,12 @@ import sys
 import sysconfig
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from tidegate.errors import ClusterError
+from tidegate.spark.executors import Executor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,19 +38,6 @@ _TUNED = {
     # Without it, an executor that shall go gets no tasks any more, but stays.
     "spark.decommission.enabled": "true",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutorLine:
-    """One executor as the driver sees it."""
-
-    id: str
-    host: str
-    cores: int
-    tasks: int
-    """That run on it now."""
-    leaving: bool
-    """It takes no new tasks and ends when it is done with those that it has."""
 
 
 class Cluster(ABC):
@@ -83,7 +70,7 @@ class Cluster(ABC):
         """
 
     @abstractmethod
-    def executors(self) -> tuple[ExecutorLine, ...]:
+    def executors(self) -> tuple[Executor, ...]:
         """Those that live, without the driver."""
 
     @abstractmethod

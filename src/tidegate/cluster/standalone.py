@@ -6,10 +6,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from tidegate.cluster.provider import Cluster, ExecutorLine, checked_count, executor_conf
+from tidegate.cluster.provider import Cluster, checked_count, executor_conf
 from tidegate.cluster.warming import Warming
 from tidegate.errors import ClusterError
-from tidegate.spark.executors import Allocation
+from tidegate.spark.executors import Executor, Executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class Standalone(Cluster):
         host = master.removeprefix("spark://").partition(":")[0]
         if host in _LOOPBACK:
             self._conf |= {"spark.driver.host": host, "spark.driver.bindAddress": host}
-        self._allocation: Allocation | None = None
+        self._executors: Executors | None = None
         self._warming: Warming | None = None
 
     @property
@@ -47,9 +47,9 @@ class Standalone(Cluster):
 
     def attach(self, spark: SparkSession) -> None:
         """Returns when there is an executor."""
-        self._allocation = Allocation(spark)
+        self._executors = Executors(spark)
         until = time.monotonic() + self._patience
-        while not self._allocation.executors():
+        while not self._executors.alive():
             if time.monotonic() > until:
                 cores, memory = self._conf["spark.executor.cores"], self._conf["spark.executor.memory"]
                 raise ClusterError(
@@ -57,25 +57,25 @@ class Standalone(Cluster):
                     f"{cores} free cores and {memory} of memory, and does it reach this machine?"
                 )
             time.sleep(0.1)
-        self._warming = Warming(spark, self._allocation)
+        self._warming = Warming(spark, self._executors)
 
     def fit(self, executors: int) -> int:
         """As many as asked for; where the workers lack the room for that, when others join."""
         wanted = checked_count(executors)
-        if self._allocation is None:
+        if self._executors is None:
             raise ClusterError("attach the session first: it is Spark that starts and ends executors")
-        # First, or the master would start others in place of those that go.
-        self._allocation.want(wanted)
-        staying = [line.id for line in self._allocation.executors() if not line.leaving]
-        self._allocation.send_away(staying[wanted:])
+        # First, or the master would replace those that end.
+        self._executors.request_total(wanted)
+        staying = [executor.id for executor in self._executors.alive() if not executor.leaving]
+        self._executors.decommission(staying[wanted:])
         return wanted
 
-    def executors(self) -> tuple[ExecutorLine, ...]:
-        allocation = self._allocation
-        return allocation.executors() if allocation else ()
+    def executors(self) -> tuple[Executor, ...]:
+        executors = self._executors
+        return executors.alive() if executors else ()
 
     def close(self) -> None:
         """Lets go of the session; the cluster stays."""
         if self._warming is not None:
             self._warming.close()
-        self._allocation = None
+        self._executors = None

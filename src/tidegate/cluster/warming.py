@@ -7,15 +7,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidegate.cluster.provider import WARM_UP
-from tidegate.spark.executors import Allocation
+from tidegate.spark.executors import Executors, rows_on
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -24,36 +24,36 @@ _LOOK = 0.1
 there by then."""
 _PAUSE = 2.0
 """Seconds until the next look when one has failed."""
-_OF_TASKS = ("tidegate.operators.", "tidegate.sources.")
+_OF_TASKS = ("tidegate.operators.", "tidegate.sources.", "tidegate.translation.task")
 
 
 class Warming:
     """Warms up each executor that comes from now on. What goes wrong with that is logged and no more."""
 
-    def __init__(self, spark: SparkSession, allocation: Allocation) -> None:
-        self._spark, self._allocation = spark, allocation
+    def __init__(self, spark: SparkSession, executors: Executors) -> None:
+        self._spark, self._executors = spark, executors
         self._cores = int(spark.sparkContext.getConf().get("spark.executor.cores", "1"))
-        self._known = allocation.ids()
+        self._known = executors.ids()
         self._closing = threading.Event()
-        self._watch = threading.Thread(target=self._look_on, name="warming", daemon=True)
+        self._watch = threading.Thread(target=self._warm_new, name="warming", daemon=True)
         self._watch.start()
 
     def close(self) -> None:
-        """Look no more. May be called again."""
+        """Watch no longer. May be called again."""
         self._closing.set()
         self._watch.join()
 
-    def _look_on(self) -> None:
+    def _warm_new(self) -> None:
         while not self._closing.wait(_LOOK):
             try:
-                ids = self._allocation.ids()
+                ids = self._executors.ids()
             except Exception as error:
                 # Spark may be stopping just now.
-                log.info("it is not known whether executors have come: %s", reason(error))
+                log.info("new executors cannot be looked for: %s", reason(error))
                 self._closing.wait(_PAUSE)
                 continue
             for id in ids - self._known:
-                # One does not wait for the other: by then it would have tasks.
+                # All at once: one that waited for the others would have tasks by then.
                 given = (self._spark, id, self._cores)
                 threading.Thread(target=warm_up, args=given, name=f"warming-{id}", daemon=True).start()
             self._known |= ids
@@ -68,7 +68,7 @@ def warm_up(spark: SparkSession, executor: str, cores: int) -> None:
     try:
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", WARM_UP)
         spark.sparkContext.setJobDescription(f"{WARM_UP} of executor {executor}")
-        rows = _rows_at(spark, executor, cores)
+        rows = rows_on(spark, executor, cores)
         rows.mapInArrow(_task(_modules()), rows.schema).collect()
     except Exception as error:
         log.info("executor %s takes tasks without having been warmed up: %s", executor, reason(error))
@@ -80,20 +80,6 @@ def _modules() -> tuple[str, ...]:
     """What the tasks of batches import: they are given operators and sources that the driver has, and pandas
     is loaded by PyArrow when it first meets a Python value."""
     return "pandas", *sorted(name for name in sys.modules if name.startswith(_OF_TASKS))
-
-
-def _rows_at(spark: SparkSession, executor: str, count: int) -> DataFrame:
-    """So many partitions of one row, for the slots of this executor."""
-    from pyspark.sql import DataFrame
-
-    jvm: Any = spark._jvm
-    session: Any = spark._jsparkSession
-    # Of a host's name Spark would make that any executor on the host will do.
-    place = jvm.PythonUtils.toSeq([f"executor_nowhere_{executor}"])
-    rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(str(number), place) for number in range(count)])
-    text = jvm.org.apache.spark.sql.Encoders.STRING()
-    placed = session.sparkContext().makeRDD(rows, text.clsTag())
-    return DataFrame(session.createDataset(placed, text).toDF(), spark)
 
 
 def _task(modules: Iterable[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

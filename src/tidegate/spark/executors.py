@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cluster.provider import ExecutorLine
-
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _DRIVER = "driver"
 
 
-class Allocation:
-    """Counts executors, asks for more, sends some away; once Spark is stopped there are none."""
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """One executor as the driver sees it."""
+
+    id: str
+    host: str
+    cores: int
+    tasks: int
+    """That run on it now."""
+    leaving: bool
+    """It takes no new tasks and ends when it is done with those that it has."""
+
+
+class Executors:
+    """Counts executors, requests more, decommissions some; once Spark is stopped there are none."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
@@ -22,57 +34,57 @@ class Allocation:
 
     @property
     def application(self) -> str:
-        """Spark's name of the session."""
+        """Spark's id of the session."""
         return str(self._context.applicationId)
 
-    def executors(self) -> tuple[ExecutorLine, ...]:
-        """Those that live, the oldest first."""
-        found = [self._line(summary) for summary in self._summaries(active=True)]
-        return tuple(sorted((line for line in found if line.id != _DRIVER), key=lambda line: int(line.id)))
+    def alive(self) -> tuple[Executor, ...]:
+        """Those that have registered and not ended, oldest first."""
+        found = [self._described(summary) for summary in self._summaries(active=True)]
+        return tuple(sorted((one for one in found if one.id != _DRIVER), key=lambda one: int(one.id)))
 
     def ids(self) -> frozenset[str]:
-        """The ids of those that live, also of those that are only about to take tasks. Costs little."""
-        scheduler = self._scheduler()
-        listed = "" if scheduler is None else str(scheduler.getExecutorIds().mkString(" "))
+        """The ids of those that live, even before they take tasks. Cheaper than `alive`."""
+        context = self._scala_context()
+        listed = "" if context is None else str(context.getExecutorIds().mkString(" "))
         return frozenset(listed.split())
 
-    def seen(self) -> frozenset[str]:
-        """The ids of those that live and of those that lived."""
+    def ever_registered(self) -> frozenset[str]:
+        """The ids of those that live and of those that have ended."""
         return frozenset(str(summary.id()) for summary in self._summaries(active=False))
 
-    def want(self, executors: int) -> None:
-        """Have the master keep so many, if it has the room; it ends none that is too many."""
-        scheduler = self._scheduler()
-        if scheduler is not None:
+    def request_total(self, count: int) -> None:
+        """Have the master keep this many, if it has the room; it ends none that is too many."""
+        context = self._scala_context()
+        if context is not None:
             jvm: Any = self._context._jvm
-            nowhere = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
-            scheduler.requestTotalExecutors(executors, 0, nowhere)
+            anywhere = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+            context.requestTotalExecutors(count, 0, anywhere)
 
-    def send_away(self, ids: Iterable[str]) -> None:
-        """Have these executors finish their tasks and go. Those that go already are not told again."""
-        scheduler = self._scheduler()
-        if scheduler is None:
+    def decommission(self, ids: Iterable[str]) -> None:
+        """Have these executors finish their tasks and end. Those that are leaving are not told again."""
+        context = self._scala_context()
+        if context is None:
             return
         jvm: Any = self._context._jvm
         why = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("a rescale", jvm.scala.Option.empty())
         for id in ids:
             if id not in self._leaving:
-                # How many the master shall keep is said by `want`: this one alone says nothing about it.
-                scheduler.schedulerBackend().decommissionExecutor(id, why, False, False)
+                # False: leave the number that the master keeps to `request_total`.
+                context.schedulerBackend().decommissionExecutor(id, why, False, False)
                 self._leaving.add(id)
 
     def _summaries(self, *, active: bool) -> list[Any]:
-        scheduler = self._scheduler()
-        if scheduler is None:
+        context = self._scala_context()
+        if context is None:
             return []
-        listed = scheduler.statusStore().executorList(active)
+        listed = context.statusStore().executorList(active)
         found = [listed.apply(index) for index in range(listed.size())]
-        # For a moment after it has come, an executor is listed without a place.
+        # For a moment after it has registered, an executor is listed without an address.
         return [summary for summary in found if summary.hostPort()]
 
-    def _line(self, summary: Any) -> ExecutorLine:
+    def _described(self, summary: Any) -> Executor:
         id = str(summary.id())
-        return ExecutorLine(
+        return Executor(
             id=id,
             host=str(summary.hostPort()).rpartition(":")[0],
             cores=int(summary.totalCores()),
@@ -80,9 +92,22 @@ class Allocation:
             leaving=id in self._leaving,
         )
 
-    def _scheduler(self) -> Any:
+    def _scala_context(self) -> Any:
         java: Any = self._context._jsc
-        if java is None:
+        if java is None or java.sc().isStopped():
             return None
-        scheduler = java.sc()
-        return None if scheduler.isStopped() else scheduler
+        return java.sc()
+
+
+def rows_on(spark: SparkSession, executor: str, count: int) -> DataFrame:
+    """`count` partitions of one row each that prefer to run on this executor."""
+    from pyspark.sql import DataFrame
+
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    # Spark takes a host's name to mean any executor on that host.
+    place = jvm.PythonUtils.toSeq([f"executor_nowhere_{executor}"])
+    rows = jvm.PythonUtils.toSeq([jvm.scala.Tuple2(str(number), place) for number in range(count)])
+    text = jvm.org.apache.spark.sql.Encoders.STRING()
+    placed = session.sparkContext().makeRDD(rows, text.clsTag())
+    return DataFrame(session.createDataset(placed, text).toDF(), spark)

@@ -16,7 +16,8 @@ from tidegate.spark.reasons import reason
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOGGING = Path(__file__).parent / "log4j2.properties"
+LOGGING = Path(__file__).parent / "log4j2.properties"
+"""Of drivers and executors."""
 # Maven modules of our own: they only name others, where what others publish does not fit together.
 _REPOSITORY = Path(__file__).parent / "maven"
 # Settings that the engine relies on or that pay on every batch; a user's own come on top.
@@ -29,7 +30,7 @@ _DEFAULTS = {
     # The faster hash map of Spark's aggregates also where one is not followed by another: ours is not.
     "spark.sql.codegen.aggregate.map.twolevel.partialOnly": "false",
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
-    "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+    "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.

@@ -1,0 +1,85 @@
+"""The processes of Spark's standalone mode: how to start them, and what can be read of them from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidegate.errors import ClusterError
+
+LOOPBACK = "127.0.0.1"
+_LOGGING = Path(__file__).parent / "standalone.log4j2.properties"
+# They only pass messages: small, and quick to start.
+_JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_OPENED = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent "
+    "java.util.concurrent.atomic sun.nio.ch sun.nio.cs sun.security.action"
+)
+# A pipeline whose executors are killed again and again is not to be given up.
+_MASTER = ("-Dspark.deploy.maxExecutorRetries=-1", "-Dspark.master.rest.enabled=false")
+
+
+def master_command() -> list[str]:
+    """A master on loopback, on any free port."""
+    arguments = f"--host {LOOPBACK} --port 0 --webui-port 0"
+    return [*_java(*_MASTER), "org.apache.spark.deploy.master.Master", *arguments.split()]
+
+
+def worker_command(folder: Path, master: str, *, cores: int, memory: str) -> list[str]:
+    """A worker on loopback, whose executors run in `folder`."""
+    options = f"--host {LOOPBACK} --webui-port 0 -c {cores} -m {memory} -d"
+    return [*_java(), "org.apache.spark.deploy.worker.Worker", *options.split(), str(folder), master]
+
+
+def environment() -> dict[str, str]:
+    """What both need beside the environment of this process."""
+    return {
+        "SPARK_HOME": str(_spark_home()),
+        # PySpark's package lacks the folders from which Spark would tell it.
+        "SPARK_SCALA_VERSION": "2.13",
+        "SPARK_LOCAL_IP": LOOPBACK,
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+    }
+
+
+def master_address(log: str) -> str | None:
+    """The address of the master that wrote this log, once it is ready: it turns away a worker that comes
+    earlier, which then tries again only much later."""
+    if "New state: ALIVE" not in log:
+        return None
+    found = re.search(r"Starting Spark master at (spark://\S+)", log)
+    return found and found[1]
+
+
+def launched_executors(folder: Path, application: str) -> frozenset[str]:
+    """The ids of the executors that a worker with this folder ever started: each has a folder in it."""
+    try:
+        return frozenset(path.name for path in (folder / application).iterdir())
+    except FileNotFoundError:
+        return frozenset()
+
+
+def _java(*options: str) -> list[str]:
+    opened = (f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split())
+    logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+    return [_program(), *_JAVA, *opened, logging, *options, "-cp", f"{_spark_home()}/jars/*"]
+
+
+def _program() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        raise ClusterError("Spark needs Java: apt-get install -y openjdk-17-jre-headless, or set JAVA_HOME")
+    return found
+
+
+def _spark_home() -> Path:
+    # Found without importing PySpark, which takes a second.
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise ClusterError("a cluster on this machine runs PySpark's own Spark: pip install pyspark")
+    return Path(spec.origin).parent
