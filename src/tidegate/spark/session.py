@@ -67,7 +67,8 @@ def start(
     from pyspark.sql import SparkSession
 
     # PySpark logs each wrong expression with the whole stack; the engine tells it in one line.
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    for expressions in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(expressions).setLevel(logging.CRITICAL)
     if master.startswith("local[") and "," not in master:
         # Local Spark does not retry a failed task unless told how often.
         master = f"{master[:-1]},{_TASK_FAILURES}]"

@@ -1,0 +1,506 @@
+"""What the engine relies on of Spark's private parts, one test for each.
+
+A test that fails after an upgrade of Spark tells what has changed; docs/reference/spark-internals.md tells
+what it is needed for.
+"""
+
+# ruff: noqa: N802
+# The tests are named after what they are about.
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+
+from tests.cluster.kit import await_that
+from tests.run.readings import sensors
+from tidegate.cluster.daemons import start_master, start_worker
+from tidegate.errors import TidegateError
+from tidegate.sources.source import Limit, Position
+from tidegate.spark import kafka_admin, session, standalone
+from tidegate.spark.checkpoint_files import CheckpointFiles
+from tidegate.spark.executors import Executors, rows_on
+from tidegate.spark.frames import compute, counted, int_array
+from tidegate.spark.listener import Report, drain_listener_bus, watching
+from tidegate.spark.partial_aggregate import within_partitions
+from tidegate.spark.query import RunningQuery
+from tidegate.spark.reasons import reason
+from tidegate.spark.row_size import _calls_python
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+ROOT = Path(__file__).parents[2]
+MOST_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+
+# A query with a Python source of 13 rows and a source of three files, in two batches. The first takes 10
+# rows and 1 file, and sets the limits of the second.
+
+
+@dataclass
+class Story:
+    """What was seen of it."""
+
+    checkpoint: Path
+    run_id: str = ""
+    rows: list[int] = field(default_factory=list)
+    cuts: list[Any] = field(default_factory=list)
+    """As the offset log had them in each batch."""
+    observed: list[Any] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    idle_reported: threading.Event = field(default_factory=threading.Event)
+
+    def runs(self, run_id: str) -> bool:
+        return run_id == self.run_id
+
+    def progressed(self, report: Report) -> None:
+        self.reports.append(report)
+
+    def idle(self) -> None:
+        self.idle_reported.set()
+
+    def fail(self, failure: TidegateError, cause: Exception) -> None:
+        raise failure from cause
+
+
+@pytest.fixture(scope="module")
+def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    from pyspark.sql import functions as F
+
+    folder = tmp_path_factory.mktemp("contracts")
+    texts = folder / "texts"
+    texts.mkdir()
+    for number in range(3):
+        (texts / f"{number}.txt").write_text(f"line of {number}\n")
+    rows = sensors(13).load(spark, parallelism=2, first_rows=10).selectExpr("cast(id as string) as value")
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(texts))
+    stream = rows.observe("sensors", F.count("*").alias("rows")).union(
+        lines.observe("files", F.count("*").alias("rows"))
+    )
+    story = Story(folder / "spark")
+    started = threading.Event()
+
+    def take(batch: DataFrame, batch_id: int) -> None:
+        started.wait()
+        story.rows.append(compute(batch))
+        story.cuts.append(running.offsets(batch_id))
+        story.observed.append(running.observed())
+        running.limit([Limit("rows", 3), Limit("files", 2)])
+
+    with watching(spark, story):
+        query = (
+            stream.writeStream.foreachBatch(take).option("checkpointLocation", str(story.checkpoint)).start()
+        )
+        try:
+            running = RunningQuery(spark, query, story.checkpoint)
+            story.run_id = running.run_id
+            started.set()
+            assert story.idle_reported.wait(120), query.exception()
+        finally:
+            started.set()
+            query.stop()
+        drain_listener_bus(spark)
+    return story
+
+
+def test_contract_StreamExecution_offsetLog(story: Story) -> None:
+    """The log has the cut of a batch while that batch runs."""
+    taken = [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts]
+    assert taken == [[10, 0], [13, 1]]
+
+
+def test_contract_StreamExecution_lastExecution(story: Story) -> None:
+    """The metrics observed in a batch are complete once its rows have been computed."""
+    assert story.observed == [
+        {"sensors": {"rows": 10}, "files": {"rows": 1}},
+        {"sensors": {"rows": 3}, "files": {"rows": 2}},
+    ]
+
+
+def test_contract_StreamExecution_uniqueSources(story: Story) -> None:
+    """A limit that is set while a batch runs counts for the next one, of a source of files here."""
+    files = [CheckpointFiles(story.checkpoint).source_files(1, cut[1]) for cut in story.cuts]
+    assert [len(taken) for taken in files] == [1, 2]
+
+
+def test_contract_PythonStreamingSourceReadLimit(story: Story) -> None:
+    """The reader of a Python source gets the limit that was set."""
+    assert story.cuts[1][0]["offset"] - story.cuts[0][0]["offset"] == 3
+
+
+def test_contract_PythonStreamingQueryListenerWrapper(story: Story) -> None:
+    """It calls a Python object with each batch that Spark has committed, and when nothing is left to do."""
+    assert [report.batch_id for report in story.reports] == [0, 1]
+    assert {"triggerExecution", "latestOffset", "queryPlanning", "walCommit", "commitOffsets"} <= {
+        *story.reports[0].seconds
+    }
+    first, second = (report.positions[0] for report in story.reports)
+    assert (first.start, first.end["offset"]) == (None, 10)
+    assert second == Position(first.end, {**first.end, "offset": 13}, {**first.end, "offset": 13})
+    assert story.idle_reported.is_set()
+
+
+def test_contract_ensure_callback_server_started(spark: SparkSession) -> None:
+    """PySpark has a server on which Java reaches Python, and starts only one."""
+    from pyspark import java_gateway
+
+    gateway: Any = spark.sparkContext._gateway
+    for _ in range(2):
+        java_gateway.ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    assert gateway.get_callback_server().get_listening_port() > 0
+
+
+def test_contract_LiveListenerBus_waitUntilEmpty(story: Story, spark: SparkSession) -> None:
+    """When it returns, listeners have been told of everything, such as the last batch of a stopped query."""
+    context: Any = spark.sparkContext._jsc
+    assert context.sc().listenerBus().getClass().getSimpleName() == "LiveListenerBus"
+    assert len(story.reports) == len(story.rows)
+
+
+def test_contract_OffsetSeqLog_files(story: Story) -> None:
+    """offsets/N: the second line tells when the batch was planned, and each further one is an offset."""
+    files = CheckpointFiles(story.checkpoint)
+    planned = [files.planned_at(number) for number in (0, 1, 2)]
+    assert planned[2] is None
+    assert planned[0] is not None
+    assert planned[1] is not None
+    assert datetime(2024, 1, 1, tzinfo=UTC) < planned[0] < planned[1] <= datetime.now(UTC)
+    lines = (story.checkpoint / "offsets" / "1").read_text().splitlines()
+    assert [json.loads(line) for line in lines[2:]] == story.cuts[1]
+
+
+def test_contract_FileStreamSourceLog_files(story: Story) -> None:
+    """sources/I/N: the files of the Nth offset of a file source, an entry to a line."""
+    taken = CheckpointFiles(story.checkpoint).source_files(1, story.cuts[1][1])
+    assert all(re.fullmatch(r"file:/.*/\d\.txt", path) for path in taken)
+
+
+def test_contract_CommitLog_files(story: Story, spark: SparkSession, tmp_path: Path) -> None:
+    """commits/N and metadata: Spark goes on from a copy with the last two batches, after the last of them."""
+    copy = tmp_path / "spark"
+    CheckpointFiles(story.checkpoint).copy(copy, 1, settle=0)
+    assert sorted(path.name for path in (copy / "commits").iterdir() if path.name.isdigit()) == ["0", "1"]
+    ids = [json.loads((folder / "metadata").read_bytes())["id"] for folder in (story.checkpoint, copy)]
+    assert ids[0] != ids[1]
+    rows = sensors(15).load(spark, parallelism=2, first_rows=10).selectExpr("cast(id as string) as value")
+    lines = spark.readStream.text(str(story.checkpoint.parent / "texts"))
+    taken: list[tuple[int, int]] = []
+    query = (
+        rows.union(lines)
+        .writeStream.foreachBatch(lambda batch, batch_id: taken.append((batch_id, batch.count())))
+        .option("checkpointLocation", str(copy))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(120)
+    assert str(query.id) == ids[1]
+    assert taken == [(2, 2)]
+
+
+def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark writes its checkpoints by the class that the engine's settings name."""
+    jvm: Any = spark._jvm
+    checkpointing = jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    java: Any = spark._jsparkSession
+    conf = java.sessionState().newHadoopConf()
+    manager = checkpointing.CheckpointFileManager.create(jvm.org.apache.hadoop.fs.Path(str(tmp_path)), conf)
+    assert manager.getClass().getSimpleName() == "FileSystemBasedCheckpointFileManager"
+
+
+# DataFrames.
+
+
+def test_contract_QueryExecution_toRdd(spark: SparkSession, tmp_path: Path) -> None:
+    """Counting the rows of the plan computes every column of every one."""
+    folder = str(tmp_path)
+
+    def note(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            (Path(folder) / f"{batch.num_rows}-{batch['id'][0]}").touch()
+            yield batch
+
+    assert compute(spark.range(0, 100, 1, 4).mapInArrow(note, "id long")) == 100
+    assert sum(int(path.name.partition("-")[0]) for path in tmp_path.iterdir()) == 100
+
+
+def test_contract_Observation_future(spark: SparkSession) -> None:
+    """It is complete after a job has read the rows, and never without one."""
+    rows, count = counted(spark.range(7))
+    assert count() == 0
+    rows.collect()
+    assert count() == 7
+
+
+def test_contract_functions_lit(spark: SparkSession) -> None:
+    """A Java array becomes one literal, whatever its length."""
+    numbers = [5, -1, 2**31 - 1]
+    frame = spark.range(3).select(int_array(numbers)[0], int_array(numbers).alias("all"))
+    assert frame.first() == (5, numbers)
+    jdf: Any = spark.range(1).select(int_array(range(1000)).alias("all"))._jdf
+    expressions = jdf.queryExecution().analyzed().expressions()
+    assert expressions.apply(0).child().getClass().getSimpleName() == "Literal"
+
+
+def test_contract_LogicalRDD(spark: SparkSession) -> None:
+    """A scan that claims to be a single partition is aggregated without a shuffle, each one by itself."""
+    rows = spark.range(0, 100, 1, 4).selectExpr("id % 5 as key", "id")
+    for frame in (rows, rows.persist()):
+        grouped = within_partitions(frame).groupBy("key").count()
+        jdf: Any = grouped._jdf
+        assert "Exchange" not in jdf.queryExecution().executedPlan().toString()
+        assert sorted(map(tuple, grouped.collect())) == [(key, 5) for key in range(5) for _ in range(4)]
+    rows.unpersist()
+
+
+def test_contract_SQLConf_contains(spark: SparkSession) -> None:
+    """It tells a setting that was made from one that has its default."""
+    java: Any = spark._jsparkSession
+    assert not java.sessionState().conf().contains(MOST_BYTES)
+    with session.changed(spark, {MOST_BYTES: "1000"}):
+        assert java.sessionState().conf().contains(MOST_BYTES)
+
+
+def test_contract_TreePattern_PYTHON_UDF(spark: SparkSession) -> None:
+    """It finds Python functions in the expressions of a plan; `mapInArrow` is a node of its own."""
+    from pyspark.sql import functions as F
+
+    rows = spark.range(3)
+    assert not _calls_python(rows.mapInArrow(lambda batches: batches, "id long").filter("id > 1"))
+    assert _calls_python(rows.select(F.udf(lambda n: n, "long")("id").alias("n")).filter("n > 1"))
+
+
+def test_contract_arrow_maxBytesPerBatch(spark: SparkSession) -> None:
+    """Batches for Python are cut by bytes below the largest limit, and by rows alone at it."""
+
+    def sizes(limit: str) -> list[int]:
+        def size(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows]})
+
+        with session.changed(spark, {MOST_BYTES: limit}):
+            return [row.rows for row in spark.range(0, 1000, 1, 1).mapInArrow(size, "rows long").collect()]
+
+    assert sizes(str(2**31 - 1)) == [1000]
+    assert len(sizes("1000")) > 1
+
+
+def test_contract_internal_settings(spark: SparkSession) -> None:
+    """Spark knows every setting of its SQL engine that ours changes."""
+    keys = [key for key in session._DEFAULTS if key.startswith("spark.sql.") and not key.endswith("Class")]
+    assert [key for key in keys if not spark.conf.isModifiable(key)] == []
+
+
+def test_contract_pandas_types(spark: SparkSession) -> None:
+    """Spark's types become Arrow's and come back; times are in microseconds and in the given zone."""
+    from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+
+    columns = "1 a, 'x' b, 1.5d c, timestamp'2024-01-01' d, array(1) e, named_struct('g', 1L) f"
+    schema = spark.sql(f"select {columns}").schema
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    assert arrow.field("d").type == pa.timestamp("us", tz="UTC")
+    assert from_arrow_schema(arrow).simpleString() == schema.simpleString()
+
+
+# The session and its executors.
+
+
+def test_contract_SparkContext_active_spark_context(spark: SparkSession) -> None:
+    """It is there for every thread of the process."""
+    found: list[bool] = []
+    thread = threading.Thread(target=lambda: found.append(session.is_running()))
+    thread.start()
+    thread.join()
+    assert found == [True]
+
+
+def test_contract_SparkContext_getExecutorIds(spark: SparkSession) -> None:
+    """The driver of a local session is not among them."""
+    assert Executors(spark).ids() == frozenset()
+
+
+def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
+    """It lists executors, the driver among them, with host, cores and tasks; also those that have ended."""
+    executors = Executors(spark)
+    (driver,) = executors._summaries(active=True)
+    described = executors._described(driver)
+    assert described.id == "driver"
+    assert described.host
+    assert (described.cores, described.tasks, described.leaving) == (2, 0, False)
+    assert executors.alive() == ()
+    assert executors.ever_registered() == {"driver"}
+
+
+def test_contract_SparkContext_requestTotalExecutors(spark: SparkSession) -> None:
+    """It takes a number, how many tasks are local to hosts, and these hosts; a local session ignores it."""
+    Executors(spark).request_total(3)
+    assert _signatures(spark, "org.apache.spark.SparkContext", "requestTotalExecutors") == {
+        ("int", "int", "scala.collection.immutable.Map")
+    }
+
+
+def test_contract_CoarseGrainedSchedulerBackend_decommissionExecutor(spark: SparkSession) -> None:
+    """What it does is seen on a cluster: tests/cluster/test_local.py and test_standalone.py."""
+    backend = "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend"
+    info = "org.apache.spark.scheduler.ExecutorDecommissionInfo"
+    assert _signatures(spark, backend, "decommissionExecutor") == {
+        ("java.lang.String", info, "boolean", "boolean")
+    }
+    context: Any = spark.sparkContext._jsc
+    assert context.sc().schedulerBackend() is not None
+
+
+def test_contract_ExecutorDecommissionInfo(spark: SparkSession) -> None:
+    """It is made of a message and, optionally, the host that goes with the executor."""
+    jvm: Any = spark._jvm
+    info = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("why", jvm.scala.Option.empty())
+    assert info.message() == "why"
+    assert info.workerHost().isEmpty()
+
+
+def test_contract_ExecutorCacheTaskLocation(spark: SparkSession) -> None:
+    """A place that is written `executor_HOST_ID` means that executor, not its host."""
+    jvm: Any = spark._jvm
+    module = getattr(getattr(jvm.org.apache.spark.scheduler, "TaskLocation$"), "MODULE$")
+    location = module.apply("executor_nowhere_7")
+    assert location.getClass().getSimpleName() == "ExecutorCacheTaskLocation"
+    assert (location.host(), location.executorId()) == ("nowhere", "7")
+
+
+def test_contract_SparkContext_makeRDD(spark: SparkSession) -> None:
+    """Each row is a partition of its own, with the places that it prefers."""
+    frame = rows_on(spark, "7", 3)
+    assert [row[0] for row in frame.collect()] == ["0", "1", "2"]
+    jdf: Any = frame._jdf
+    rdd, context = jdf.queryExecution().toRdd(), jdf.sparkSession().sparkContext()
+    places = {str(context.getPreferredLocs(rdd, part).mkString()) for part in range(3)}
+    assert places == {"executor_nowhere_7"}
+
+
+# What is outside of the session: its processes, logs and messages.
+
+
+def test_contract_deploy_Master_and_Worker(tmp_path: Path) -> None:
+    """Command lines start them, and their logs tell when the master is ready and a worker known."""
+    with ExitStack() as stack:
+        master, address = start_master(tmp_path / "master")
+        stack.callback(master.end)
+        assert re.fullmatch(r"spark://127\.0\.0\.1:\d+", address)
+        worker = start_worker(tmp_path / "worker", address, cores=1, memory="512m")
+        stack.callback(worker.end)
+        await_that(lambda: f"Successfully registered with master {address}" in worker.said(), "it registers")
+        assert standalone.launched_executors(tmp_path / "worker" / "work", "app-1") == frozenset()
+
+
+def test_contract_JavaModuleOptions(spark: SparkSession) -> None:
+    """Java opens to masters and workers what Spark wants to have opened."""
+    jvm: Any = spark._jvm
+    options = jvm.org.apache.spark.launcher.JavaModuleOptions.defaultModuleOptionArray()
+    wanted = {option for option in options if option.startswith("--add-opens=")}
+    assert {
+        f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in standalone._OPENED.split()
+    } <= wanted
+
+
+@pytest.mark.parametrize("settings", ["log4j2.properties", "standalone.log4j2.properties"])
+def test_contract_log4j2_names(spark: SparkSession, settings: str) -> None:
+    """Every logger that is set has the name of a class or a package of Spark."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    text = (session.LOGGING.parent / settings).read_text()
+    names = re.findall(r"^logger\.\w+\.name = (\S+)$", text, re.MULTILINE)
+    assert names
+    for name in names:
+        place = name.replace(".", "/")
+        assert loader.getResource(f"{place}.class") or loader.getResource(place), name
+
+
+def test_contract_AdminClient(spark: SparkSession) -> None:
+    """The Kafka connector brings it; with a broker it is tried in tests/sinks/test_kafka.py."""
+    client = {
+        "bootstrap.servers": "127.0.0.1:1",
+        "default.api.timeout.ms": "500",
+        "request.timeout.ms": "250",
+    }
+    with pytest.raises(kafka_admin.KafkaAdminError, match="TimeoutException"):
+        kafka_admin.ensure_topic(spark, client, "topic", partitions=None)
+
+
+def test_contract_error_messages(spark: SparkSession) -> None:
+    """Errors of Python workers, of Spark's analyser and of Java each have the line that people need."""
+
+    def fail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise LookupError("no such sensor")
+
+    jvm: Any = spark._jvm
+    with pytest.raises(Exception, match="no such sensor") as in_worker:
+        spark.range(1).mapInArrow(fail, "id long").collect()
+    assert reason(in_worker.value) == "LookupError: no such sensor"
+    with pytest.raises(Exception, match="absent") as in_analyser:
+        spark.range(1).select("absent")
+    assert reason(in_analyser.value).startswith(
+        "A column, variable, or function parameter with name `absent`"
+    )
+    with pytest.raises(Exception, match="An error occurred") as in_java:
+        jvm.java.util.Optional.empty().get()
+    assert reason(in_java.value) == "No value present"
+
+
+def test_contract_QueryContextLogger(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """The loggers to which PySpark writes each wrong expression, with the whole stack, are silent."""
+    rows = spark.range(1)
+    with pytest.raises(AnalysisException, match="absent"):
+        rows.select("absent")
+    with pytest.raises(AnalysisException, match="absent"):
+        rows.selectExpr("absent + 1")
+    assert "absent" not in capfd.readouterr().err
+
+
+# The rule itself.
+
+PRIVATE = re.compile(
+    r"\b_(jvm|jsc|jdf|jsparkSession|jsqm|jsq|jconf|jo|jc|jrdd|jreader|jwrite|gateway)\b|SparkContext\._"
+    r"|\bpy4j\b|\bjava_gateway\b|\borg\.apache\.(spark|kafka)\."
+    # The files of Spark's own checkpoint.
+    r"|/ \"(offsets|commits)\"|batchTimestampMs|logOffset"
+)
+
+
+def test_only_the_folder_spark_uses_private_parts() -> None:
+    package = ROOT / "src" / "tidegate"
+    others = [path for path in package.rglob("*.py") if path.parent != package / "spark"]
+    assert [str(path) for path in others if PRIVATE.search(path.read_text())] == []
+
+
+def test_the_documentation_lists_every_contract() -> None:
+    page = (ROOT / "docs" / "reference" / "spark-internals.md").read_text()
+    listed = re.findall(r"`(test_contract_\w+)`", page)
+    defined = re.findall(r"^def (test_contract_\w+)\(", Path(__file__).read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(defined)
+    modules = {path.name for path in session.LOGGING.parent.glob("*.py") if PRIVATE.search(path.read_text())}
+    assert modules <= set(re.findall(r"`(\w+\.py)`", page))
+
+
+def _signatures(spark: SparkSession, name: str, method: str) -> set[tuple[str, ...]]:
+    """The types of what a public method of a class takes."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    methods = jvm.java.lang.Class.forName(name, False, loader).getMethods()
+    return {
+        tuple(kind.getName() for kind in one.getParameterTypes())
+        for one in methods
+        if one.getName() == method
+    }
