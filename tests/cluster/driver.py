@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,7 @@ def main(folder: Path, where: str) -> None:
             case "fit":
                 _answer(cluster.fit(int(words[0])))
             case "executors":
-                _answer([asdict(executor) for executor in cluster.executors()])
+                _answer(cluster.executors())
             case "pids":
                 assert isinstance(cluster, LocalCluster)
                 _answer(cluster.pids)

@@ -119,7 +119,7 @@ class Driver(Child):
         await_that(
             lambda: len(self.ask("executors")) == count, f"there are {count} executors", told=self.said
         )
-        return {executor["id"] for executor in self.ask("executors")}
+        return set(self.ask("executors"))
 
     def _answer(self) -> Any:
         assert self.process.stdout is not None

@@ -26,7 +26,7 @@ from pyspark.errors import AnalysisException
 from tests.cluster.kit import await_that
 from tests.run.readings import sensors
 from tidegate.cluster.daemons import start_master, start_worker
-from tidegate.errors import TidegateError
+from tidegate.errors import SinkError, TidegateError
 from tidegate.sources.source import Limit, Position
 from tidegate.spark import kafka_admin, session, standalone
 from tidegate.spark.checkpoint_files import CheckpointFiles
@@ -329,19 +329,12 @@ def test_contract_SparkContext_active_spark_context(spark: SparkSession) -> None
 
 def test_contract_SparkContext_getExecutorIds(spark: SparkSession) -> None:
     """The driver of a local session is not among them."""
-    assert Executors(spark).ids() == frozenset()
+    assert Executors(spark).ids() == ()
 
 
 def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
-    """It lists executors, the driver among them, with host, cores and tasks; also those that have ended."""
-    executors = Executors(spark)
-    (driver,) = executors._summaries(active=True)
-    described = executors._described(driver)
-    assert described.id == "driver"
-    assert described.host
-    assert (described.cores, described.tasks, described.leaving) == (2, 0, False)
-    assert executors.alive() == ()
-    assert executors.ever_registered() == {"driver"}
+    """It lists executors by their ids, the driver among them, also those that have ended."""
+    assert Executors(spark).ever_registered() == {"driver"}
 
 
 def test_contract_SparkContext_requestTotalExecutors(spark: SparkSession) -> None:
@@ -435,7 +428,7 @@ def test_contract_AdminClient(spark: SparkSession) -> None:
         "default.api.timeout.ms": "500",
         "request.timeout.ms": "250",
     }
-    with pytest.raises(kafka_admin.KafkaAdminError, match="TimeoutException"):
+    with pytest.raises(SinkError, match="TimeoutException"):
         kafka_admin.ensure_topic(spark, client, "topic", partitions=None)
 
 

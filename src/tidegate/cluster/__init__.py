@@ -2,6 +2,5 @@
 
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.settings import open_cluster
-from tidegate.spark.executors import Executor
 
-__all__ = ["Cluster", "Executor", "open_cluster"]
+__all__ = ["Cluster", "open_cluster"]

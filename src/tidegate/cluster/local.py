@@ -7,18 +7,17 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.cluster.daemons import Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, checked_count, executor_conf
-from tidegate.cluster.warming import Warming
 from tidegate.cluster.workers import WorkerState, reconcile
 from tidegate.errors import ClusterError
 from tidegate.spark import session
-from tidegate.spark.executors import Executor, Executors
+from tidegate.spark.executors import Executors
 from tidegate.spark.standalone import LOOPBACK, launched_executors
 
 if TYPE_CHECKING:
@@ -39,16 +38,8 @@ class InProcess(Cluster):
     """Spark in the driver's JVM: as many tasks at a time as it has slots, and no executors to add."""
 
     def __init__(self, master: str = "local[*]") -> None:
-        self._master = master
+        super().__init__(master, {})
         self._slots: int | None = None
-
-    @property
-    def master(self) -> str:
-        return self._master
-
-    @property
-    def conf(self) -> Mapping[str, str]:
-        return {}
 
     def attach(self, spark: SparkSession) -> None:
         self._slots = spark.sparkContext.defaultParallelism
@@ -59,12 +50,6 @@ class InProcess(Cluster):
         if self._slots is None:
             raise ClusterError("attach the session first: only then it is known how many slots it has")
         return self._slots
-
-    def executors(self) -> tuple[Executor, ...]:
-        return ()
-
-    def close(self) -> None:
-        self._slots = None
 
 
 @dataclass(slots=True)
@@ -89,35 +74,23 @@ class LocalCluster(Cluster):
         self._workers: list[_Worker] = []
         self._count = 0
         self._no_start_before = 0.0
-        self._executors: Executors | None = None
-        self._warming: Warming | None = None
         self._change = threading.RLock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="cluster-watcher", daemon=True)
-        try:
-            self._daemon, self._master = start_master(self._home / "master")
-        except BaseException:
-            shutil.rmtree(self._home, ignore_errors=True)
-            raise
-        try:
+        with ExitStack() as undo:
+            undo.callback(shutil.rmtree, self._home, ignore_errors=True)
+            self._daemon, master = start_master(self._home / "master")
+            conf = {
+                **executor_conf(cores, memory),
+                "spark.driver.host": LOOPBACK,
+                "spark.driver.bindAddress": LOOPBACK,
+                "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}",
+            }
+            super().__init__(master, conf)
+            undo.callback(self.close)
             self._reconcile()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
         self._watcher.start()
-
-    @property
-    def master(self) -> str:
-        return self._master
-
-    @property
-    def conf(self) -> Mapping[str, str]:
-        return {
-            **executor_conf(self._cores, self._memory),
-            "spark.driver.host": LOOPBACK,
-            "spark.driver.bindAddress": LOOPBACK,
-            "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}",
-        }
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -130,15 +103,11 @@ class LocalCluster(Cluster):
         with self._change:
             self._executors = Executors(spark)
             self._executors.request_total(self._target)
-        until = time.monotonic() + _START
-        while len(self.executors()) < self._target:
-            if time.monotonic() > until:
-                raise ClusterError(
-                    f"{len(self.executors())} of {self._target} executors came in {_START:.0f} s. The master "
-                    f"said:\n{self._daemon.last_words()}"
-                )
-            time.sleep(0.1)
-        self._warming = Warming(spark, self._executors)
+        if not self._await_executors(spark, self._target, _START):
+            raise ClusterError(
+                f"{len(self.executors())} of {self._target} executors came in {_START:.0f} s. The master "
+                f"said:\n{self._daemon.last_words()}"
+            )
 
     def fit(self, executors: int) -> int:
         with self._change:
@@ -151,19 +120,14 @@ class LocalCluster(Cluster):
             self._reconcile()
             return self._target
 
-    def executors(self) -> tuple[Executor, ...]:
-        executors = self._executors
-        return executors.alive() if executors else ()
-
     def close(self) -> None:
         self._closing.set()
-        if self._warming is not None:
-            self._warming.close()
         if self._watcher.is_alive():
             self._watcher.join()
         with self._change:
+            super().close()
             daemons = [*(worker.daemon for worker in self._workers), self._daemon]
-            self._workers, self._executors = [], None
+            self._workers = []
         for daemon in daemons:
             daemon.hang_up()
         for daemon in daemons:
@@ -217,7 +181,7 @@ class LocalCluster(Cluster):
         # Executors matter only while workers are retired; asking Spark several times a second costs.
         if self._executors is not None and (shrinking or len(self._workers) > self._target):
             application = self._executors.application
-            alive = frozenset(executor.id for executor in self._executors.alive())
+            alive = frozenset(self._executors.ids())
             registered = self._executors.ever_registered()
         now, states = time.monotonic(), []
         for worker in self._workers:
@@ -237,6 +201,6 @@ class LocalCluster(Cluster):
     def _start_worker(self) -> None:
         self._count += 1
         name = f"worker-{self._count}"
-        daemon = start_worker(self._home / name, self._master, cores=self._cores, memory=self._memory)
+        daemon = start_worker(self._home / name, self.master, cores=self._cores, memory=self._memory)
         log.info("%s starts, process %d", name, daemon.pid)
         self._workers.append(_Worker(name, daemon))

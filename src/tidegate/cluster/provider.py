@@ -6,20 +6,19 @@ import os
 import site
 import sys
 import sysconfig
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from tidegate.cluster.warming import Warming
 from tidegate.errors import ClusterError
-from tidegate.spark.executors import Executor
+from tidegate.spark.executors import Executors
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-WARM_UP = "warm-up"
-"""The pool of the jobs that warm up executors; `pools.xml` has it come first."""
 # A lost executor is noticed in seconds, where Spark on its own would take more than a minute.
 _TUNED = {
     "spark.executor.heartbeatInterval": "1s",
@@ -46,15 +45,13 @@ class Cluster(ABC):
     Start a session on `master` with `conf`, then `attach` it. Stop the session before `close`.
     """
 
-    @property
-    @abstractmethod
-    def master(self) -> str:
+    def __init__(self, master: str, conf: Mapping[str, str]) -> None:
+        self.master = master
         """What the session connects to."""
-
-    @property
-    @abstractmethod
-    def conf(self) -> Mapping[str, str]:
+        self.conf = conf
         """Spark settings that the session has to have."""
+        self._executors: Executors | None = None
+        self._warming: Warming | None = None
 
     @abstractmethod
     def attach(self, spark: SparkSession) -> None:
@@ -69,21 +66,33 @@ class Cluster(ABC):
         under way.
         """
 
-    @abstractmethod
-    def executors(self) -> tuple[Executor, ...]:
-        """Those that live, without the driver."""
+    def executors(self) -> tuple[str, ...]:
+        """The ids of those that live, oldest first, without the driver."""
+        executors = self._executors
+        return executors.ids() if executors else ()
 
-    @abstractmethod
     def close(self) -> None:
         """End what was started for this cluster. May be called again."""
+        if self._warming is not None:
+            self._warming.close()
+        self._executors = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _await_executors(self, spark: SparkSession, count: int, seconds: float) -> bool:
+        """Whether there are so many in time. Those that come later are warmed up."""
+        assert self._executors is not None
+        until = time.monotonic() + seconds
+        while len(self._executors.ids()) < count:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.1)
+        self._warming = Warming(spark, self._executors)
+        return True
 
 
 def executor_conf(cores: int, memory: str) -> dict[str, str]:

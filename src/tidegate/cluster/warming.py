@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from tidegate.cluster.provider import WARM_UP
 from tidegate.spark.executors import Executors, rows_on
 from tidegate.spark.reasons import reason
 
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+WARM_UP = "warm-up"
+"""The pool of the jobs that warm up executors; `pools.xml` has it come first."""
 _LOOK = 0.1
 """Seconds between two looks. An executor is seen about half a second before it takes tasks: the job has to be
 there by then."""
@@ -33,7 +34,7 @@ class Warming:
     def __init__(self, spark: SparkSession, executors: Executors) -> None:
         self._spark, self._executors = spark, executors
         self._cores = int(spark.sparkContext.getConf().get("spark.executor.cores", "1"))
-        self._known = executors.ids()
+        self._known = {*executors.ids()}
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._warm_new, name="warming", daemon=True)
         self._watch.start()
@@ -46,17 +47,17 @@ class Warming:
     def _warm_new(self) -> None:
         while not self._closing.wait(_LOOK):
             try:
-                ids = self._executors.ids()
+                new = {*self._executors.ids()} - self._known
             except Exception as error:
                 # Spark may be stopping just now.
                 log.info("new executors cannot be looked for: %s", reason(error))
                 self._closing.wait(_PAUSE)
                 continue
-            for id in ids - self._known:
+            for id in new:
                 # All at once: one that waited for the others would have tasks by then.
                 given = (self._spark, id, self._cores)
                 threading.Thread(target=warm_up, args=given, name=f"warming-{id}", daemon=True).start()
-            self._known |= ids
+            self._known |= new
 
 
 def warm_up(spark: SparkSession, executor: str, cores: int) -> None:

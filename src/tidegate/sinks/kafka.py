@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
-from tidegate.errors import SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.sources.kafka import CONNECTOR
 from tidegate.spark.frames import counted
-from tidegate.spark.kafka_admin import KafkaAdminError, ensure_topic
+from tidegate.spark.kafka_admin import ensure_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -139,12 +138,8 @@ def _headers(fixed: Mapping[str, str]) -> Column:
         **{name: f.lit(text) for name, text in fixed.items()},
         SEQUENCE: f.col("sequence").cast("string"),
     }
-    return f.array(
-        *(
-            f.struct(f.lit(name).alias("key"), text.cast("binary").alias("value"))
-            for name, text in texts.items()
-        )
-    )
+    pairs = ((f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
+    return f.array(*(f.struct(*pair) for pair in pairs))
 
 
 def _partition_count(spark: SparkSession, sink: Kafka) -> int:
@@ -155,7 +150,4 @@ def _partition_count(spark: SparkSession, sink: Kafka) -> int:
         "request.timeout.ms": str(_ADMIN_SECONDS * 1000 // 2),
         **{k.removeprefix(_PREFIX): text for k, text in sink.options.items() if k.startswith(_PREFIX)},
     }
-    try:
-        return ensure_topic(spark, client, sink.topic, partitions=sink.partitions)
-    except KafkaAdminError as error:
-        raise SinkError(f"{sink.describe()} at {sink.bootstrap} cannot be used: {error}") from None
+    return ensure_topic(spark, client, sink.topic, partitions=sink.partitions)

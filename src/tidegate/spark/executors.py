@@ -3,26 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_DRIVER = "driver"
-
-
-@dataclass(frozen=True, slots=True)
-class Executor:
-    """One executor as the driver sees it."""
-
-    id: str
-    host: str
-    cores: int
-    tasks: int
-    """That run on it now."""
-    leaving: bool
-    """It takes no new tasks and ends when it is done with those that it has."""
 
 
 class Executors:
@@ -37,20 +21,24 @@ class Executors:
         """Spark's id of the session."""
         return str(self._context.applicationId)
 
-    def alive(self) -> tuple[Executor, ...]:
-        """Those that have registered and not ended, oldest first."""
-        found = [self._described(summary) for summary in self._summaries(active=True)]
-        return tuple(sorted((one for one in found if one.id != _DRIVER), key=lambda one: int(one.id)))
+    @property
+    def leaving(self) -> frozenset[str]:
+        """The ids of those that were told to end, whether they have or not."""
+        return frozenset(self._leaving)
 
-    def ids(self) -> frozenset[str]:
-        """The ids of those that live, even before they take tasks. Cheaper than `alive`."""
+    def ids(self) -> tuple[str, ...]:
+        """Of those that live, oldest first; one is listed about half a second before it takes tasks."""
         context = self._scala_context()
         listed = "" if context is None else str(context.getExecutorIds().mkString(" "))
-        return frozenset(listed.split())
+        return tuple(sorted(listed.split(), key=int))
 
     def ever_registered(self) -> frozenset[str]:
         """The ids of those that live and of those that have ended."""
-        return frozenset(str(summary.id()) for summary in self._summaries(active=False))
+        context = self._scala_context()
+        if context is None:
+            return frozenset()
+        listed = context.statusStore().executorList(False)
+        return frozenset(str(listed.apply(index).id()) for index in range(listed.size()))
 
     def request_total(self, count: int) -> None:
         """Have the master keep this many, if it has the room; it ends none that is too many."""
@@ -72,25 +60,6 @@ class Executors:
                 # False: leave the number that the master keeps to `request_total`.
                 context.schedulerBackend().decommissionExecutor(id, why, False, False)
                 self._leaving.add(id)
-
-    def _summaries(self, *, active: bool) -> list[Any]:
-        context = self._scala_context()
-        if context is None:
-            return []
-        listed = context.statusStore().executorList(active)
-        found = [listed.apply(index) for index in range(listed.size())]
-        # For a moment after it has registered, an executor is listed without an address.
-        return [summary for summary in found if summary.hostPort()]
-
-    def _described(self, summary: Any) -> Executor:
-        id = str(summary.id())
-        return Executor(
-            id=id,
-            host=str(summary.hostPort()).rpartition(":")[0],
-            cores=int(summary.totalCores()),
-            tasks=int(summary.activeTasks()),
-            leaving=id in self._leaving,
-        )
 
     def _scala_context(self) -> Any:
         java: Any = self._context._jsc

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidegate.errors import SinkError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class KafkaAdminError(Exception):
-    """What Kafka, or its client, refused and why."""
 
 
 def ensure_topic(
     spark: SparkSession, client: Mapping[str, str], topic: str, *, partitions: int | None
 ) -> int:
     """How many partitions a topic has. One that is missing is created, with `partitions` or else as many as
-    the broker's default. `client` has the settings of a Kafka client. Raises KafkaAdminError."""
+    the broker's default. `client` has the settings of a Kafka client. Raises SinkError."""
     from py4j.protocol import Py4JJavaError
 
     jvm: Any = spark._jvm
@@ -33,7 +31,8 @@ def ensure_topic(
         return int(described.get(topic).partitions().size())
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
-        raise KafkaAdminError(cause.toString()) from None
+        place = f"Kafka {topic} at {client['bootstrap.servers']}"
+        raise SinkError(f"{place} cannot be used: {cause.toString()}") from None
     finally:
         if admin is not None:
             admin.close()

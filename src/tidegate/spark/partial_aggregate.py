@@ -27,16 +27,7 @@ def within_partitions(frame: DataFrame) -> DataFrame:
     single = _object(jvm, "org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
     nothing, none = _object(jvm, "scala.collection.immutable.Nil"), _object(jvm, "scala.None")
     scan = jvm.org.apache.spark.sql.execution.LogicalRDD(
-        plan.output(),
-        rdd,
-        single,
-        nothing,
-        False,
-        none,
-        session,
-        none,
-        none,
-        False,
+        plan.output(), rdd, single, nothing, False, none, session, none, none, False
     )
     dataset = _object(jvm, "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(session, scan), spark)

@@ -22,8 +22,6 @@ def reason(error: BaseException) -> str:
         return str(in_worker[-1])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
-        lines = [
-            re.sub(r"^[:\s]*(?:[\w$]+\.)+[\w$]+: ", "", lines[1])
-        ]  # what the JVM threw, without its class
+        lines = [re.sub(r"^[:\s]*(?:[\w$]+\.)+[\w$]+: ", "", lines[1])]  # without the exception's class
     head = _CONDITION.sub("", lines[0]) if lines else text
     return re.sub(r"\s*SQLSTATE: \w+|;?\s*line \d+ pos \d+|;$", "", head).strip()
