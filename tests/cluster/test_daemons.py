@@ -41,14 +41,14 @@ def test_a_daemon_ends_with_all_that_came_of_it(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_a_daemon_that_is_killed_leaves_its_last_words_and_nothing_else(tmp_path: Path) -> None:
+def test_a_daemon_that_is_killed_leaves_its_log_and_nothing_else(tmp_path: Path) -> None:
     daemon = Daemon(BREED, folder=tmp_path / "home" / "one", environment={})
     try:
         processes = _bred(os.getpid())
         os.kill(daemon.pid, signal.SIGKILL)
         await_that(lambda: not daemon.alive, "it is seen to be dead")
         assert alive(processes) == []
-        assert daemon.last_words() == "here"
+        assert daemon.log_tail() == "here"
     finally:
         daemon.end()
 

@@ -394,7 +394,7 @@ def test_contract_deploy_Master_and_Worker(tmp_path: Path) -> None:
         assert re.fullmatch(r"spark://127\.0\.0\.1:\d+", address)
         worker = start_worker(tmp_path / "worker", address, cores=1, memory="512m")
         stack.callback(worker.end)
-        await_that(lambda: f"Successfully registered with master {address}" in worker.said(), "it registers")
+        await_that(lambda: f"Successfully registered with master {address}" in worker.log(), "it registers")
         assert standalone.launched_executors(tmp_path / "worker" / "work", "app-1") == frozenset()
 
 

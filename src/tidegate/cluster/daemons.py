@@ -61,18 +61,18 @@ class Daemon:
         # The guard's next word, and its end, say the same.
         return not select.select([self._guard.stdout], [], [], 0)[0]
 
-    def said(self) -> str:
+    def log(self) -> str:
         """What it has written so far."""
         try:
             return (self.folder / "log").read_text(errors="replace")
         except FileNotFoundError:
             return ""
 
-    def last_words(self) -> str:
-        """The end of that, for an error message."""
-        return "\n".join(self.said().splitlines()[-20:]) or "(it said nothing)"
+    def log_tail(self) -> str:
+        """The last lines of that, for an error message."""
+        return "\n".join(self.log().splitlines()[-20:]) or "(it has written nothing)"
 
-    def hang_up(self) -> None:
+    def request_end(self) -> None:
         """Have it end, without waiting for that."""
         if self._guard.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -80,7 +80,7 @@ class Daemon:
 
     def end(self) -> None:
         """End it with all that it started. May be called again."""
-        self.hang_up()
+        self.request_end()
         try:
             self._guard.wait(_END)
         except subprocess.TimeoutExpired:
@@ -96,11 +96,11 @@ def start_master(folder: Path) -> tuple[Daemon, str]:
     """A master on loopback and its address, once it takes workers."""
     daemon = Daemon(standalone.master_command(), folder=folder, environment=standalone.environment())
     until = time.monotonic() + _START
-    while (address := standalone.master_address(daemon.said())) is None:
+    while (address := standalone.master_address(daemon.log())) is None:
         if not daemon.alive or time.monotonic() > until:
-            words = daemon.last_words()
+            tail = daemon.log_tail()
             daemon.end()
-            raise ClusterError(f"the Spark master did not start:\n{words}")
+            raise ClusterError(f"the Spark master did not start:\n{tail}")
         time.sleep(0.05)
     return daemon, address
 

@@ -106,7 +106,7 @@ class LocalCluster(Cluster):
         if not self._await_executors(spark, self._target, _START):
             raise ClusterError(
                 f"{len(self.executors())} of {self._target} executors came in {_START:.0f} s. The master "
-                f"said:\n{self._daemon.last_words()}"
+                f"said:\n{self._daemon.log_tail()}"
             )
 
     def fit(self, executors: int) -> int:
@@ -129,7 +129,7 @@ class LocalCluster(Cluster):
             daemons = [*(worker.daemon for worker in self._workers), self._daemon]
             self._workers = []
         for daemon in daemons:
-            daemon.hang_up()
+            daemon.request_end()
         for daemon in daemons:
             daemon.end()
         shutil.rmtree(self._home, ignore_errors=True)
@@ -138,7 +138,7 @@ class LocalCluster(Cluster):
         if self._closing.is_set():
             raise ClusterError("this cluster is closed; start another one")
         if not self._daemon.alive:
-            raise ClusterError(f"{_NO_MASTER}\n{self._daemon.last_words()}")
+            raise ClusterError(f"{_NO_MASTER}\n{self._daemon.log_tail()}")
 
     def _watch(self) -> None:
         """Replace workers that die, and stop those that are retired and empty."""
@@ -166,7 +166,7 @@ class LocalCluster(Cluster):
             self._executors.decommission(changes.decommission)
         for worker in [worker for worker in self._workers if worker.name in changes.stop]:
             if worker.retired_at is None:
-                log.warning("%s has ended by itself:\n%s", worker.name, worker.daemon.last_words())
+                log.warning("%s has ended by itself:\n%s", worker.name, worker.daemon.log_tail())
             log.info("%s is stopped", worker.name)
             self._workers.remove(worker)
             worker.daemon.end()
