@@ -18,12 +18,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate.sources.source import Limit
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
-_LIMITS = {
-    "rows": ("maxRows", {"_type": "ReadMaxRows", "max_rows": 0}),
-    "files": ("maxFiles", {"_type": "ReadMaxFiles", "max_files": 0}),
-    "bytes": ("maxBytes", {"_type": "ReadMaxBytes", "max_bytes": 0}),
-}
-
 
 class RunningQuery:
     """The JVM's side of a streaming query."""
@@ -62,10 +56,10 @@ class RunningQuery:
         getattr(self._execution, "uniqueSources_$eq")(current)
 
     def _read_limit(self, source: Any, limit: Limit) -> Any:
-        method, form = _LIMITS[limit.kind]
+        kind = limit.kind.capitalize()
         if source.getClass().getSimpleName().startswith("Python"):
-            text = json.dumps({key: value or limit.amount for key, value in form.items()})
+            text = json.dumps({"_type": f"ReadMax{kind}", f"max_{limit.kind}": limit.amount})
             package = self._jvm.org.apache.spark.sql.execution.datasources.v2.python
             return package.PythonStreamingSourceReadLimit(text)
         factory = self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
-        return getattr(factory, method)(limit.amount)
+        return getattr(factory, f"max{kind}")(limit.amount)
