@@ -1,4 +1,4 @@
-"""What a run goes on from: the state of the last committed batch, in nodes of its own."""
+"""What a run is resumed from: the state of the last committed batch, in nodes of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def key_groups(last: Entry | None, config: Config) -> int:
 
 
 def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> StateManifest | None:
-    """The state to go on from; None for a pipeline that neither keeps any nor did.
+    """The state to resume with; None for a pipeline that neither keeps any nor did.
 
     Raises CheckpointError when it does not fit the pipeline.
     """
@@ -45,8 +45,8 @@ def base(folder: Path, last: Entry | None, translation: Translation, config: Con
 
 
 def check(folder: Path, ledger: Ledger, translation: Translation, config: Config) -> None:
-    """Raise CheckpointError when the pipeline cannot go on from here. Changes nothing but the claim on a log
-    outside of the checkpoint."""
+    """Raise CheckpointError when the pipeline cannot be resumed from here. Changes nothing but the claim on a
+    log outside of the checkpoint."""
     if base(folder, ledger.last, translation, config) is not None:
         checkpoint.open_log(folder, config.state.log)
 
@@ -83,7 +83,7 @@ def start(
 
 
 def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
-    """The route to go on with: that of the last batch, since a rescale outlives a restart; spread anew when
+    """The route to resume with: that of the last batch, since a rescale outlives a restart; spread anew when
     the configuration asks for another size than it did in the run before."""
     if last is None or last.route is None:
         return Route.even(groups, nodes=nodes, partitions=parallelism)
