@@ -148,9 +148,7 @@ class Inspection:
         before: int | None = None
         for _ in range(_RELOADS):
             entries, damaged = ledger.read(self.folder / "ledger")
-            problems = tuple(
-                Problem(str(path), f"the ledger's record is damaged: {why}") for path, why in damaged
-            )
+            problems = tuple(Problem(str(path), why) for path, why in damaged)
             found = [
                 Recorded(entry.batch_id, self._began(entry), moment(entry.watermark), entry.state)
                 for entry in entries
