@@ -77,9 +77,6 @@ class Runner:
         self._tally = Tally()
         self.controls = RunControls(opened, stop=lambda: self.stop("signal"))
         self._listeners: list[Listener] = [self._tally, self.controls, *listeners]
-        for listener in listeners:
-            if isinstance(listener, SteeringListener):
-                listener.attach(self.controls)
         self._query: RunningQuery | None = None
         self._began: float | None = None
         self._started = threading.Event()
@@ -90,6 +87,9 @@ class Runner:
         self._outcomes: dict[int, Outcome] = {}
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
+        for listener in listeners:
+            if isinstance(listener, SteeringListener):
+                listener.attach(self.controls)
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
