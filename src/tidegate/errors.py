@@ -121,7 +121,7 @@ class SessionError(TidegateError, RuntimeError):
 class ListenerError(TidegateError, RuntimeError):
     """A listener raised; the pipeline was stopped after its batch.
 
-    Operator action: correct the listener and start again; it goes on where it stopped.
+    Operator action: correct the listener and start again; it resumes where it stopped.
     """
 
 
@@ -130,10 +130,10 @@ class QueryError(TidegateError, RuntimeError):
 
 
 class ControlError(TidegateError, RuntimeError):
-    """Something was asked of a running pipeline that makes no sense, or cannot be now. Nothing has changed.
+    """Something was asked of a running pipeline that is invalid, or cannot be done now. Nothing has changed.
 
     `story` is how the rescale that stands in the way got where it is; empty when none does.
-    Operator action: as the message says; `tidegate status` shows what the pipeline is at.
+    Operator action: as the message says; `tidegate status` shows what the pipeline is doing.
     """
 
     def __init__(self, message: str, *, story: Sequence[str] = ()) -> None:

@@ -74,7 +74,7 @@ def test_one_that_is_not_there(toy: Toy, tmp_path: Path) -> None:
     with ControlServer(toy, checkpoint=tmp_path):
         result = tidegate("history", tmp_path, 7)
     assert isinstance(result.exception, ControlError)
-    assert str(result.exception) == "there is no rescale 7 in this run; there is 1, 2, 3"
+    assert str(result.exception) == "there is no rescale 7 in this run; its rescales: 1, 2, 3"
 
 
 def test_on_a_terminal_of_80_columns_no_word_is_broken(toy: Toy, tmp_path: Path) -> None:

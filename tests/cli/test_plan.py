@@ -107,7 +107,7 @@ def test_wrong_usage_ends_with_2_and_asks_nobody(tmp_path: Path, words: list[str
     ("words", "text"),
     [
         (["--nodes", "17"], "17 nodes: there are 16 key groups"),
-        (["--nodes", "4", "--step", "no"], "there is no keyed step 'no'; there is count, join"),
+        (["--nodes", "4", "--step", "no"], "there is no keyed step 'no', only count, join"),
     ],
 )
 def test_what_the_pipeline_refuses_is_an_error(checkpoint: Path, words: list[str], text: str) -> None:

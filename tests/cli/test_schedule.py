@@ -31,9 +31,9 @@ def test_an_appointment_is_a_time_and_what_to_ask_for(text: str, appointment: Ap
         ("nodes=4", "write it like"),
         ("20 s:", "write it like"),
         ("20 s: nodes=4 colour=red", "write it like"),
-        ("20 s: nodes=0", "makes no sense"),
-        ("20 s: nodes=many", "makes no sense"),
-        ("20 s: strategy=slow nodes=2", "is no strategy"),
+        ("20 s: nodes=0", "must be a number of at least 1"),
+        ("20 s: nodes=many", "must be a number of at least 1"),
+        ("20 s: strategy=slow nodes=2", "is not a strategy"),
     ],
 )
 def test_anything_else_is_refused(text: str, problem: str) -> None:

@@ -33,7 +33,6 @@ def test_it_says_what_the_pipeline_is_at(tmp_path: Path) -> None:
         "parallelism  4\n"
         "keyed steps  count, join\n"
         "route        version 1\n"
-        "backend      columnar\n"
         "\n"
         "node  name    address         pid  key groups    bytes   load\n"
         "   0  node-0  127.0.0.1:7000  100  0-7         8.00 MB  50.0%\n"
@@ -79,4 +78,4 @@ def test_a_terminal_that_is_narrow_folds_the_key_groups_only(tmp_path: Path) -> 
 def test_where_nothing_runs_it_says_so_and_ends_with_1(tmp_path: Path) -> None:
     code, text = terminal("status", tmp_path, columns=200)
     assert code == 1
-    assert "Error: no pipeline that can be steered runs on" in text
+    assert "Error: no pipeline with a control API runs on" in text

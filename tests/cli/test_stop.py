@@ -66,7 +66,7 @@ def test_a_second_time_nothing_runs_there(tmp_path: Path) -> None:
         tidegate("stop", tmp_path)
         result = tidegate("stop", tmp_path)
     assert isinstance(result.exception, ControlError)
-    assert "no pipeline that can be steered runs on" in str(result.exception)
+    assert "no pipeline with a control API runs on" in str(result.exception)
 
 
 @pytest.mark.parametrize("command", ["status", "plan", "scale", "rebalance", "history", "stop"])

@@ -65,7 +65,6 @@ class Toy:
                 nodes=tuple(self._node(index) for index in range(nodes)),
                 steps=self._steps,
                 rescale=self._history[-1] if self._history else None,
-                extra={"backend": "columnar"},
             )
 
     def plan(self, ask: Ask) -> PlanView:

@@ -189,7 +189,7 @@ def test_an_unknown_stage_is_not_found(calm: tuple[ControlServer, Toy], stage: s
     server, toy = calm
     status, text = refusal(server, "GET", f"/scale?stage={stage}")
     assert status == 404
-    assert text == f"stage: there is no stage {stage}; there is 1 (count), 2 (join)"
+    assert text == f"stage: there is no stage {stage}, only 1 (count), 2 (join)"
     assert toy.history() == ()
 
 
@@ -211,7 +211,7 @@ def test_an_unknown_stage_is_not_found(calm: tuple[ControlServer, Toy], stage: s
             "/scale",
             {"nodes": 4, "step": "no"},
             400,
-            "step: there is no keyed step 'no'; there is count",
+            "step: there is no keyed step 'no', only count",
         ),
         ("POST", "/scale", {"strategy": "lazy"}, 422, "give nodes, parallelism or both"),
         ("POST", "/scale", {}, 422, "give nodes, parallelism or both"),
@@ -229,7 +229,7 @@ def test_an_unknown_stage_is_not_found(calm: tuple[ControlServer, Toy], stage: s
         ("POST", "/savepoint", {}, 422, "place: is missing"),
         ("GET", "/scale", None, 422, "stage: is missing"),
         ("GET", "/scale?stage=one", None, 422, "stage: should be a valid integer, not 'one'"),
-        ("GET", "/history/0", None, 404, "there is no rescale 0 in this run; there is none"),
+        ("GET", "/history/0", None, 404, "there is no rescale 0 in this run; its rescales: none"),
         ("GET", "/history/one", None, 422, "number: should be a valid integer, not 'one'"),
         ("GET", "/nodes", None, 404, "there is no GET /nodes; /docs shows what there is"),
         ("DELETE", "/history", None, 405, "there is no DELETE /history; /docs shows what there is"),

@@ -101,7 +101,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_where_nothing_runs(tmp_path: Path) -> None:
-    with pytest.raises(ControlError, match="no pipeline that can be steered runs on"):
+    with pytest.raises(ControlError, match="no pipeline with a control API runs on"):
         ControlClient.find(tmp_path)
 
 
@@ -122,7 +122,7 @@ def test_a_file_whose_port_has_gone_to_another_pipeline(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with ControlServer(Toy(), checkpoint=tmp_path / "b") as other:
         left_behind(tmp_path / "a", url=other.url)
-        with pytest.raises(ControlError, match="counts does not take our token"):
+        with pytest.raises(ControlError, match="counts rejects the token"):
             ControlClient.find(tmp_path / "a")
 
 

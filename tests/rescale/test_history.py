@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.rescale.history import STRETCH, Batch, History
+from tidegate.batch.outcome import Outcome
+from tidegate.rescale.history import STRETCH, History
 from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase
+from tidegate.sources.source import Seen
+from tidegate.state.fleet.nodes import Arrived, Kept
+from tidegate.state.log.manifest import StateManifest
 
 
-def batch(number: int, at: float, latency: float = 1.0) -> Batch:
-    return Batch(number, at, latency, 2 * latency)
+def batch(number: int, at: float, latency: float = 1.0, arrived: Arrived | None = None) -> Outcome:
+    """A batch whose median row waited for `latency` seconds, and its slowest for twice as long."""
+    seen = Seen(1, median=round((at - latency) * 1e6), oldest_percent=round((at - 2 * latency) * 1e6))
+    kept = Kept(StateManifest(number, 8, None, ()), 0, 0, 0, 0, arrived) if arrived else None
+    return Outcome(number, at, {}, {"source-1": seen}, {}, None, {}, 1, kept)
 
 
 def asked(history: History, now: float) -> Rescale:
@@ -64,7 +71,8 @@ def test_what_moved_adds_up_until_it_settles() -> None:
     asked(history, 104.5)
     history.switched(1, 5, hold=False)
     for number, left in ((5, 6), (6, 2), (7, 0)):
-        history.batch(Batch(number, 100.0 + number, 1.0, 2.0, Moved(3, 30), Moved(10, 100), groups_left=left))
+        arrived = Arrived(Moved(3, 30), Moved(10, 100), groups_left=left)
+        history.batch(batch(number, 100.0 + number, arrived=arrived))
         assert history.get(1).groups_left == left
     record = history.settled(1, now=107.0)
     assert (record.on_demand, record.background) == (Moved(9, 90), Moved(30, 300))

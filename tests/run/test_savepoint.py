@@ -343,7 +343,7 @@ def go_on(checkpoint: Path, name: str) -> None:
 
 
 def test_what_is_there_is_not_overwritten(stopped: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is there already"):
+    with pytest.raises(CheckpointError, match="already exists"):
         save(stopped, tmp_path)
 
 
@@ -367,7 +367,7 @@ def test_ledger_and_spark_must_belong_together(stopped: Path, tmp_path: Path) ->
 
 def test_there_must_be_something_to_save(tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
-    with pytest.raises(CheckpointError, match="is no checkpoint"):
+    with pytest.raises(CheckpointError, match="is not a checkpoint"):
         save(checkpoint, tmp_path / "saved")
     checkpoint.mkdir()
     (checkpoint / "pipeline.json").write_text(json.dumps({"pipeline": "new", "sources": []}))

@@ -40,33 +40,23 @@ class SparkJobs:
         assignment: Assignment | None,
     ) -> Written:
         """One attempt at a batch of these rows."""
-        with self._timely(ticket), _held(self.translation, rows) as held:
-            return self._write(held, cut, query, ticket, assignment)
-
-    def _write(
-        self,
-        rows: DataFrame,
-        cut: Mapping[str, Cut],
-        query: RunningQuery,
-        ticket: Ticket,
-        assignment: Assignment | None,
-    ) -> Written:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
-        with self.translation.outputs(rows, assignment) as outputs:
-            for sink, frame in outputs.items():
-                place, receipt = self.outputs.write(sink, frame, ticket)
-                receipts[place] = receipt
-                counts[sink.name] = receipt["rows"]
-        observed = query.observed()
-        found = {
-            step: seen(step, cut[step.name].start, cut[step.name].end, observed)
-            for step in self.translation.sources
-        }
-        for source, frame in self.translation.unreadable(rows).items():
-            if found[source].unreadable:  # A second look at the batch, only when it has to be.
-                place, receipt = self.outputs.write_dead_letters(source, frame, ticket)
-                receipts[place] = receipt
+        with self._timely(ticket), _held(self.translation, rows) as held:
+            with self.translation.outputs(held, assignment) as outputs:
+                for sink, frame in outputs.items():
+                    place, receipt = self.outputs.write(sink, frame, ticket)
+                    receipts[place] = receipt
+                    counts[sink.name] = receipt["rows"]
+            observed = query.observed()
+            found = {
+                step: seen(step, cut[step.name].start, cut[step.name].end, observed)
+                for step in self.translation.sources
+            }
+            for source, frame in self.translation.unreadable(held).items():
+                if found[source].unreadable:  # A second look at the batch, only when it has to be.
+                    place, receipt = self.outputs.write_dead_letters(source, frame, ticket)
+                    receipts[place] = receipt
         return Written(receipts, counts, {step.name: each for step, each in found.items()})
 
     @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
 from tidegate.sources.source import Seen
-from tidegate.state.fleet.nodes import Arrived
+from tidegate.state.fleet.nodes import Arrived, Kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ class Outcome:
     watermark: int | None
     phases: Mapping[str, float]
     tries: int
-    late: int = 0
-    state_rows: int = 0
-    state_bytes: int = 0
-    state_wire: int = 0
-    arrived: Arrived = field(default_factory=Arrived)
+    kept: Kept | None = None
+    """What it left in the state nodes; None without state."""
+
+    @property
+    def arrived(self) -> Arrived:
+        """State that came from its old owners."""
+        return self.kept.arrived if self.kept else Arrived()
 
     @property
     def rows_in(self) -> Mapping[str, int]:

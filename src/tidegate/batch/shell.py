@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 from tidegate import faults
 from tidegate.batch import protocol
@@ -39,27 +39,19 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.reasons import reason
-from tidegate.state.fleet.nodes import Arrived, Kept, Nodes
+from tidegate.state.fleet.nodes import Kept, Nodes
 from tidegate.state.task.state import Assignment
 
 log = logging.getLogger(__name__)
 
 
-class Job(Protocol):
-    def __call__(self, ticket: Ticket, assignment: Assignment | None, /) -> Written: ...
+Job: TypeAlias = Callable[[Ticket, Assignment | None], Written]
+Publish: TypeAlias = Callable[[int, str, Receipt], None]
+Do: TypeAlias = Callable[[Instruction], Event]
+Map: TypeAlias = Callable[[Do, Sequence[Instruction]], Iterable[Event]]
 
 
-class Publish(Protocol):
-    def __call__(self, batch_id: int, place: str, receipt: Receipt, /) -> None: ...
-
-
-class Map(Protocol):
-    def __call__(
-        self, do: Callable[[Instruction], Event], instructions: Sequence[Instruction], /
-    ) -> Iterable[Event]: ...
-
-
-def side_by_side(do: Callable[[Instruction], Event], instructions: Sequence[Instruction]) -> list[Event]:
+def side_by_side(do: Do, instructions: Sequence[Instruction]) -> list[Event]:
     """All at once, each in a thread of its own; a single one in this thread."""
     if len(instructions) <= 1:
         return [do(instruction) for instruction in instructions]
@@ -155,7 +147,6 @@ class _Batch:
     def outcome(self) -> Outcome:
         """What the batch did."""
         assert self._written is not None
-        kept = self.kept
         return Outcome(
             batch_id=self._id,
             visible_at=self._of.clock(),
@@ -165,11 +156,7 @@ class _Batch:
             watermark=self._time.watermark,
             phases=self._phases,
             tries=self._tries,
-            late=kept.late if kept else 0,
-            state_rows=kept.rows if kept else 0,
-            state_bytes=kept.bytes if kept else 0,
-            state_wire=kept.wire if kept else 0,
-            arrived=kept.arrived if kept else Arrived(),
+            kept=self.kept,
         )
 
     def _do(self, instruction: Instruction) -> Event:

@@ -37,12 +37,12 @@ def parse(text: str) -> Appointment:
     found = dict(re.findall(r"(nodes|parallelism|strategy)=(\w+)", what))
     if not sign or not found or re.sub(r"(nodes|parallelism|strategy)=(\w+)|[\s,]", "", what):
         raise ConfigError(
-            f"{text!r} is no rescale to be done at a time; write it like '20 seconds: nodes=4' "
+            f"{text!r} is not a scheduled rescale; write it like '20 seconds: nodes=4' "
             "(nodes, parallelism and strategy can be set)"
         )
     strategy = next((known for known in STRATEGIES if known == found.get("strategy")), None)
     if "strategy" in found and strategy is None:
-        raise ConfigError(f"{found['strategy']!r} is no strategy; there are: {', '.join(STRATEGIES)}")
+        raise ConfigError(f"{found['strategy']!r} is not a strategy; choose one of {', '.join(STRATEGIES)}")
     return Appointment(
         seconds(when),
         Ask(nodes=_number("nodes", found), parallelism=_number("parallelism", found), strategy=strategy),
@@ -54,7 +54,7 @@ def _number(name: str, found: Mapping[str, str]) -> int | None:
     if text is None:
         return None
     if not text.isdigit() or int(text) < 1:
-        raise ConfigError(f"{name}={text} makes no sense; at least 1 is needed")
+        raise ConfigError(f"{name} must be a number of at least 1, not {text}")
     return int(text)
 
 

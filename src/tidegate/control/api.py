@@ -1,7 +1,7 @@
 """The control API: what can be asked of a running pipeline, over HTTP.
 
 Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what is not there, 422 for
-a body that makes no sense, 409 for what the pipeline refuses, and then nothing has changed.
+an invalid body, 409 for what the pipeline refuses, and then nothing has changed.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def app(controls: Controls, token: str) -> FastAPI:
     def sensible(ask: Ask) -> Ask:
         steps = () if ask.step is None else controls.status().steps
         if ask.step is not None and ask.step not in steps:
-            raise HTTPException(400, f"step: there is no keyed step {ask.step!r}; there is {_listed(steps)}")
+            raise HTTPException(400, f"step: there is no keyed step {ask.step!r}, only {_listed(steps)}")
         return ask
 
     @api.get("/health")
@@ -144,7 +144,7 @@ def app(controls: Controls, token: str) -> FastAPI:
 
     @api.get("/status", **barred)
     def status() -> Status:
-        """What the pipeline is at."""
+        """What the pipeline is doing."""
         return controls.status()
 
     @api.post("/plan", **barred)
@@ -165,7 +165,7 @@ def app(controls: Controls, token: str) -> FastAPI:
         with one_more:
             now = controls.status()
             if not 1 <= stage <= len(now.steps):
-                raise HTTPException(404, f"stage: there is no stage {stage}; there is {_staged(now.steps)}")
+                raise HTTPException(404, f"stage: there is no stage {stage}, only {_staged(now.steps)}")
             moving = now.rescale is not None and not now.rescale.over
             nodes = now.rescale.nodes[1] if now.rescale is not None and moving else len(now.nodes)
             return controls.apply(Ask(nodes=nodes + 1, step=now.steps[stage - 1]))
@@ -199,7 +199,7 @@ def app(controls: Controls, token: str) -> FastAPI:
             if each.number == number:
                 return each
         numbers = _listed([str(each.number) for each in known])
-        raise HTTPException(404, f"there is no rescale {number} in this run; there is {numbers}")
+        raise HTTPException(404, f"there is no rescale {number} in this run; its rescales: {numbers}")
 
     return api
 

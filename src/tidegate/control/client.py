@@ -91,7 +91,7 @@ class ControlClient:
             return TypeAdapter(kind).validate_json(answer)
         except ValidationError as error:
             raise ControlError(
-                f"{method} {self.url}{path} gives what this version of Tidegate cannot read; use the one "
+                f"{method} {self.url}{path} answers what this version of Tidegate cannot read; use the one "
                 f"that {self.pipeline} runs with"
             ) from error
 
@@ -111,11 +111,11 @@ class ControlClient:
             connection.close()
         if answer.status == 401:
             raise ControlError(
-                f"{self.pipeline} does not take our token: another process answers at {self.url} by now; "
-                "start the pipeline again, or wait until it has"
+                f"{self.pipeline} rejects the token of its checkpoint: another process answers at {self.url} "
+                "now; start the pipeline again, or wait until it has started"
             )
         if not 200 <= answer.status < 300:
-            raise ControlError(_error_of(text) or f"{method} {self.url}{path} gives {answer.status}")
+            raise ControlError(_error_of(text) or f"{method} {self.url}{path} answers {answer.status}")
         return text
 
     def _gone(self, error: Exception) -> NoReturn:
@@ -156,7 +156,7 @@ def _read(file: Path) -> dict[str, Any]:
 def _why_missing(file: Path) -> str:
     if not file.parent.is_dir():
         return f"there is no checkpoint {file.parent}"
-    return f"no pipeline that can be steered runs on {file.parent}: there is no {file.name} in it"
+    return f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
 
 
 def _error_of(text: bytes) -> str | None:

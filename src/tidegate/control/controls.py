@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
 from tidegate.rescale.model import Ask, PlanView, Rescale
 
@@ -25,7 +25,7 @@ class NodeLine:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a pipeline is at."""
+    """What a pipeline is doing."""
 
     pipeline: str
     phase: Literal["starting", "running", "stopping"]
@@ -44,13 +44,12 @@ class Status:
     """Names of the keyed steps, in the order of the plan."""
     rescale: Rescale | None = None
     """The one under way, or the latest."""
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class Controls(Protocol):
     """What can be asked of a running pipeline. Safe to call from any thread; none waits for a batch.
 
-    Raises ControlError, which changes nothing, for what makes no sense or cannot be now.
+    Raises ControlError, which changes nothing, for what is invalid, or cannot be done now.
     """
 
     def status(self) -> Status: ...

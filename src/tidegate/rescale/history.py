@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from tidegate.batch.outcome import Outcome
 from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase, Strategy
 
 STRETCH = 20
@@ -16,26 +17,13 @@ STRETCH = 20
 _KEPT = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What the history has to know of a committed batch. Times are seconds since 1970."""
-
-    batch_id: int
-    visible_at: float
-    p50: float | None
-    p99: float | None
-    on_demand: Moved = field(default_factory=Moved)
-    background: Moved = field(default_factory=Moved)
-    groups_left: int = 0
-
-
 @dataclass(slots=True)
 class _Story:
     rescale: Rescale
     asked_at: float
     last_output: float | None
-    during: list[Batch] = field(default_factory=list)
-    after: list[Batch] = field(default_factory=list)
+    during: list[Outcome] = field(default_factory=list)
+    after: list[Outcome] = field(default_factory=list)
     gap: float = 0.0
 
 
@@ -44,7 +32,7 @@ class History:
 
     def __init__(self) -> None:
         self._stories: dict[int, _Story] = {}
-        self._batches: deque[Batch] = deque(maxlen=STRETCH + 1)
+        self._batches: deque[Outcome] = deque(maxlen=STRETCH + 1)
 
     def all(self) -> tuple[Rescale, ...]:
         """Oldest first."""
@@ -94,7 +82,7 @@ class History:
         """The next batch runs on the new route."""
         return self._update(number, phase="holding" if hold else "moving", first_batch=first_batch)
 
-    def batch(self, batch: Batch) -> None:
+    def batch(self, batch: Outcome) -> None:
         """A batch was committed."""
         self._batches.append(batch)
         for number, story in list(self._stories.items()):
@@ -117,7 +105,7 @@ class History:
         """It failed, or another one took its place."""
         return self._update(number, phase=phase, why=why)
 
-    def _during(self, number: int, story: _Story, batch: Batch) -> None:
+    def _during(self, number: int, story: _Story, batch: Outcome) -> None:
         if story.last_output is not None:
             story.gap = max(story.gap, batch.visible_at - story.last_output)
         story.last_output = batch.visible_at
@@ -130,9 +118,9 @@ class History:
         self._update(
             number,
             phase="moving",
-            groups_left=batch.groups_left,
-            on_demand=_sum(record.on_demand, batch.on_demand),
-            background=_sum(record.background, batch.background),
+            groups_left=batch.arrived.groups_left,
+            on_demand=_sum(record.on_demand, batch.arrived.on_demand),
+            background=_sum(record.background, batch.arrived.background),
             seconds_to_first_batch=batch.visible_at - story.asked_at if first is None else first,
         )
 
@@ -142,9 +130,9 @@ class History:
         return story.rescale
 
 
-def _latency(batches: Sequence[Batch]) -> Latency:
-    middles = [batch.p50 for batch in batches if batch.p50 is not None]
-    tails = sorted(batch.p99 for batch in batches if batch.p99 is not None)
+def _latency(batches: Sequence[Outcome]) -> Latency:
+    middles = [batch.latency_p50 for batch in batches if batch.latency_p50 is not None]
+    tails = sorted(batch.latency_p99 for batch in batches if batch.latency_p99 is not None)
     return Latency(
         statistics.median(middles) if middles else None,
         tails[min(len(tails) - 1, int(0.99 * len(tails)))] if tails else None,

@@ -151,7 +151,7 @@ class Migration:
         return now.number if now else None
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What is to be done. Raises ControlError, and changes nothing, for a rescale that cannot be now."""
+        """What is to be done. Raises ControlError, changing nothing, for a rescale that cannot begin now."""
         before = self.phase
         instructions = self._handle(event)
         if instructions or self.phase != before:

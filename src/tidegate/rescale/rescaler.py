@@ -14,7 +14,7 @@ from tidegate.batch.outcome import Outcome
 from tidegate.config.settings import StateSettings as Settings
 from tidegate.errors import ControlError, TidegateError
 from tidegate.rescale import migration
-from tidegate.rescale.history import Batch, History
+from tidegate.rescale.history import History
 from tidegate.rescale.migration import Instruction, Migration
 from tidegate.rescale.model import Ask, MoveLine, PlanView, Rescale, RescalePhase, Strategy
 from tidegate.rescale.pace import Pace
@@ -82,7 +82,7 @@ class Rescaler:
         return self.history.get(number).phase if number is not None else None
 
     def plan(self, ask: Ask) -> PlanView:
-        """What a rescale would do. Raises ControlError for one that makes no sense."""
+        """What a rescale would do. Raises ControlError for an invalid one."""
         before, after = self._migration.route, self._target(ask)
         load, sizes = self._nodes.load, self._nodes.sizes()
         total = float(load.sum()) or 1.0
@@ -121,7 +121,7 @@ class Rescaler:
         before, after = self._migration.route, self._target(ask)
         with self._change:
             if self._migration.route is not before:
-                raise ControlError("the route has changed while this was planned; ask again")
+                raise ControlError("the route changed while this was being planned; ask again")
             instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
             self._parallelism = ask.parallelism or self._parallelism
             record = self.history.asked(
@@ -166,17 +166,7 @@ class Rescaler:
         """A batch is through; it took so long."""
         arrived = outcome.arrived
         with self._change:
-            self.history.batch(
-                Batch(
-                    batch_id=outcome.batch_id,
-                    visible_at=outcome.visible_at,
-                    p50=outcome.latency_p50,
-                    p99=outcome.latency_p99,
-                    on_demand=arrived.on_demand,
-                    background=arrived.background,
-                    groups_left=arrived.groups_left,
-                )
-            )
+            self.history.batch(outcome)
             self._do(self._migration.handle(migration.Committed(arrived.groups_left)))
             if self._pace is None:
                 self._seconds.append(seconds)
@@ -250,7 +240,7 @@ class Rescaler:
         if self._strategy(ask) == "restart" and not self._nodes.durable:
             raise ControlError("without a durable log (state.durable) a restart would lose all state")
         if ask.step is not None and ask.step not in self._steps:
-            raise ControlError(f"there is no keyed step {ask.step!r}; there are: {', '.join(self._steps)}")
+            raise ControlError(f"there is no keyed step {ask.step!r}, only {', '.join(self._steps)}")
         route = self._migration.route
         load = self._nodes.load
         if ask.kind == "rebalance":
@@ -260,11 +250,11 @@ class Rescaler:
             sizes = [known.get(group, (0, 0))[1] for group in range(route.groups)]
             target = rebalanced(route, load=load.tolist(), sizes=sizes, limit=ask.bytes)
             if target is route:
-                raise ControlError("nothing to gain: no move within the bound makes the busiest node less so")
+                raise ControlError("nothing to gain: no move within the limit relieves the busiest node")
             return target
         for name, value in (("nodes", ask.nodes), ("parallelism", ask.parallelism)):
             if value is not None and value < 1:
-                raise ControlError(f"{name}={value} makes no sense; at least 1 is needed")
+                raise ControlError(f"{name} must be at least 1, not {value}")
         target = respread(
             route,
             nodes=ask.nodes or len(route.nodes),

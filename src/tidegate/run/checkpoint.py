@@ -1,4 +1,4 @@
-"""The folder that a pipeline goes on from.
+"""The folder that a pipeline is resumed from.
 
 <checkpoint>/pipeline.json   whose it is
              ledger/         committed batches and generations
@@ -15,40 +15,48 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from tidegate.errors import CheckpointError
+from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.atomic import create
 from tidegate.pipeline.plan import Plan
-from tidegate.state.log.storage import open_storage
+from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
 
 def open_folder(place: str, plan: Plan) -> Path:
     """The folder, created when missing. Raises CheckpointError when it belongs to other sources."""
-    parsed = urlparse(place)
-    if parsed.scheme not in ("", "file"):
-        raise CheckpointError(f"a checkpoint must be a local folder; {place!r} is not")
-    folder = Path(parsed.path if parsed.scheme else place).resolve()
+    folder = _local(place)
     mine = {
         "pipeline": plan.name,
         # Spark keeps offsets by number, so their order counts.
         "sources": [[s.name, type(s.source).__name__, s.source.location] for s in numbered_sources(plan)],
     }
-    label = folder / "pipeline.json"
     try:
-        is_new = create(label, json.dumps(mine, indent=2).encode())
-        theirs = mine if is_new else json.loads(label.read_bytes())
-    except (OSError, ValueError) as error:
+        is_new = create(folder / "pipeline.json", json.dumps(mine, indent=2).encode())
+    except OSError as error:
         raise CheckpointError(f"the checkpoint {folder} cannot be used: {error}") from error
+    theirs = mine if is_new else _read(folder / "pipeline.json", "pipeline", "sources")
     if theirs != mine:
         raise CheckpointError(
             f"the checkpoint {folder} was written by pipeline {theirs['pipeline']!r} with sources "
             f"{_shown(theirs['sources'])}, and this is {plan.name!r} with {_shown(mine['sources'])}; "
-            "use another checkpoint folder, or undo the change to go on from this one"
+            "use another checkpoint folder, or undo the change to resume from this one"
         )
     return folder
+
+
+def find(place: str | Path) -> tuple[Path, str]:
+    """The folder of a checkpoint that is there, and the pipeline that wrote it. CheckpointError for none."""
+    folder = _local(place)
+    label = folder / "pipeline.json"
+    if not label.is_file():
+        raise CheckpointError(
+            f"{folder} is not a checkpoint: it has no pipeline.json. Give the folder that "
+            "engine.checkpoint named when the pipeline ran, by default .tidegate/<pipeline>"
+        )
+    return folder, str(_read(label, "pipeline")["pipeline"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,7 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
     when it is another's, or when this checkpoint has its runs elsewhere.
     """
     label = folder / "state.json"
-    mine: dict[str, Any] = {"log": place, "id": uuid4().hex}
-    try:
-        if label.exists():
-            mine = json.loads(label.read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{label} cannot be read: {error}") from error
+    mine: dict[str, Any] = _read(label, "log", "id") if label.exists() else {"log": place, "id": uuid4().hex}
     if mine["log"] != place:
         raise CheckpointError(
             f"the checkpoint {folder} has its runs in {mine['log'] or folder / 'state'}, and state.log is "
@@ -79,7 +82,7 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
         )
     if place is None:
         if not create(label, json.dumps(mine).encode()):
-            mine = json.loads(label.read_bytes())
+            mine = _read(label, "log", "id")
         return LogPlace(str(folder / "state"), mine["id"])
     storage, owner = open_storage(place), f"{mine['id']}.owner"
     others = [name for name in storage.names() if name.endswith(".owner") and name != owner]
@@ -91,6 +94,39 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
     storage.write(owner, [str(folder).encode()])
     create(label, json.dumps(mine).encode())
     return LogPlace(place, mine["id"])
+
+
+def find_log(folder: Path, log: str | None) -> Storage:
+    """Where a checkpoint has its runs: `log`, or the place on record. StateError when that is missing."""
+    label = folder / "state.json"
+    place = log or (_read(label, "log")["log"] if label.exists() else None) or str(folder / "state")
+    parts = urlsplit(place)
+    if "://" not in place or parts.scheme == "file":
+        path = Path(parts.path if parts.scheme == "file" else place)
+        if not path.is_dir():
+            hint = "" if log else "; where the runs have been moved, give that place with --log"
+            raise StateError(f"there is no folder {path} with the runs of the state{hint}")
+    return open_storage(place)
+
+
+def _local(place: str | Path) -> Path:
+    text = str(place)
+    if "://" in text:
+        parts = urlsplit(text)
+        if parts.scheme != "file":
+            raise CheckpointError(f"a checkpoint must be a local folder; {text!r} is not")
+        text = unquote(parts.path)
+    return Path(text).resolve()
+
+
+def _read(label: Path, *keys: str) -> dict[str, Any]:
+    try:
+        found = json.loads(label.read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{label} cannot be read: {error}") from error
+    if not isinstance(found, dict) or not found.keys() >= set(keys):
+        raise CheckpointError(f"{label} cannot be read: it must be a JSON object with {', '.join(keys)}")
+    return found
 
 
 def _shown(sources: object) -> str:

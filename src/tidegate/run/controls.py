@@ -57,14 +57,14 @@ class RunControls:
 
     def apply(self, ask: Ask) -> Rescale:
         if self._phase == "stopping":
-            raise ControlError(f"{self._pipeline} is stopping; nothing can be changed any more")
+            raise ControlError(f"{self._pipeline} is stopping and can no longer be rescaled")
         return self._elastic().apply(ask)
 
     def savepoint(self, place: str) -> str:
         try:
             batch_id = savepoint.save(self._opened.folder, place, log=self._opened.config.state.log)
         except (TidegateError, OSError) as error:
-            raise ControlError(f"no savepoint: {error}") from error
+            raise ControlError(f"the savepoint failed: {error}") from error
         return f"{place} (batch {batch_id})"
 
     def stop(self) -> None:
@@ -76,7 +76,7 @@ class RunControls:
 
     def _elastic(self) -> Rescaler:
         if self._opened.rescaler is None:
-            raise ControlError(f"{self._pipeline} has no keyed step, so there are no state nodes to change")
+            raise ControlError(f"{self._pipeline} has no keyed step, so it has no state nodes to rescale")
         return self._opened.rescaler
 
 

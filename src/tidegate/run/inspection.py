@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +18,11 @@ import pyarrow.compute as pc
 from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError, StateError, TidegateError
 from tidegate.ledger import ledger
+from tidegate.run.checkpoint import find, find_log
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
-from tidegate.state.log.storage import Storage, open_storage
+from tidegate.state.log.storage import Storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import DUE, NEVER, StateTable
@@ -80,56 +80,13 @@ class Verdict:
     problems: tuple[Problem, ...]
 
 
-def located(place: str | Path) -> Path:
-    """The folder of a checkpoint. CheckpointError when there is none."""
-    text = str(place)
-    if "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme != "file":
-            raise CheckpointError(f"a checkpoint is a local folder; {text!r} is not")
-        text = unquote(parts.path)
-    folder = Path(text).resolve()
-    if not (folder / "pipeline.json").is_file():
-        raise CheckpointError(
-            f"{folder} is no checkpoint: it has no pipeline.json. Give the folder that "
-            "engine.checkpoint named when the pipeline ran, by default .tidegate/<pipeline>"
-        )
-    return folder
-
-
-def log_of(folder: Path, log: str | None) -> Storage:
-    """Where a checkpoint has its runs: `log`, or the place on record. StateError when that is missing."""
-    place = log or _recorded_log(folder) or str(folder / "state")
-    parts = urlsplit(place)
-    if "://" not in place or parts.scheme == "file":
-        path = Path(parts.path if parts.scheme == "file" else place)
-        if not path.is_dir():
-            hint = "" if log else "; where the runs have been moved, give that place with --log"
-            raise StateError(f"there is no folder {path} with the runs of the state{hint}")
-    return open_storage(place)
-
-
-def _recorded_log(folder: Path) -> str | None:
-    try:
-        place = json.loads((folder / "state.json").read_bytes())["log"]
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{folder / 'state.json'} cannot be read: {error}") from error
-    return None if place is None else str(place)
-
-
 class Inspection:
     """A checkpoint as it is now: the batches whose state is on record, newest first."""
 
     def __init__(self, checkpoint: str | Path, *, log: str | None = None, lenient: bool = False) -> None:
         """`lenient`: go on without records of the ledger that cannot be read; `problems` names them."""
-        self.folder = located(checkpoint)
+        self.folder, self.pipeline = find(checkpoint)
         self._log = log
-        try:
-            self.pipeline = str(json.loads((self.folder / "pipeline.json").read_bytes())["pipeline"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise CheckpointError(f"{self.folder / 'pipeline.json'} cannot be read: {error}") from error
         self.storage, self.batches, self.problems = self._load()
         if self.problems and not lenient:
             first = self.problems[0]
@@ -146,8 +103,8 @@ class Inspection:
                 return recorded
         last, first = self.batches[0].batch_id, self.batches[-1].batch_id
         raise CheckpointError(
-            f"the state of batch {batch_id} is not on record in {self.folder}: it has batches {first} to "
-            f"{last}; state.retention says how many are kept"
+            f"the state of batch {batch_id} is not on record in {self.folder}, only that of batches {first} "
+            f"to {last}; state.retention says how many are kept"
         )
 
     @contextmanager
@@ -192,9 +149,7 @@ class Inspection:
         spark = CheckpointFiles(self.folder / "spark")
         for _ in range(_RELOADS):
             entries, damaged = ledger.read(self.folder / "ledger")
-            problems = tuple(
-                Problem(str(path), f"the ledger's record is damaged: {why}") for path, why in damaged
-            )
+            problems = tuple(Problem(str(path), why) for path, why in damaged)
             found = [
                 Recorded(
                     entry.batch_id, spark.planned_at(entry.batch_id), moment(entry.watermark), entry.state
@@ -205,10 +160,10 @@ class Inspection:
             if not found:
                 if entries and not entries[0].durable:
                     raise CheckpointError(
-                        f"{self.folder} was written with state.durable off: there is no state in it"
+                        f"{self.folder} was written with state.durable off, so it holds no state"
                     )
                 return None, (), problems
-            storage = log_of(self.folder, self._log)
+            storage = find_log(self.folder, self._log)
             kept, whole = _kept(found, frozenset(storage.names()))
             # While a pipeline runs, its ledger may go on between the two looks.
             if whole or found[0].batch_id == before:
@@ -230,7 +185,7 @@ class Reader:
             if table.name == name:
                 return table
         known = ", ".join(sorted(table.name for table in self._manifest.tables)) or "none"
-        raise StateError(f"there is no state table {name!r} in this checkpoint; known are: {known}")
+        raise StateError(f"this checkpoint has no state table {name!r}; it has: {known}")
 
     def pieces(self, table: StateTable) -> Iterator[pa.Table]:
         """The rows that count, by hash, a few key groups at a time; columns as `StateTable.schema`.
@@ -287,7 +242,7 @@ def key_value(table: StateTable, name: str, text: str | None) -> pa.Scalar:
     place = table.keys.get_field_index(name)
     if place < 0:
         known = ", ".join(f"{field.name} ({field.type})" for field in table.keys)
-        raise StateError(f"{name!r} is no key column of {table.name}; it has: {known}")
+        raise StateError(f"{name!r} is not a key column of {table.name}; it has: {known}")
     kind = table.keys.field(place).type
     if text is None:
         return pa.scalar(None, kind)
@@ -304,7 +259,7 @@ def key_value(table: StateTable, name: str, text: str | None) -> pa.Scalar:
         return pa.scalar(text, pa.string()).cast(kind)
     except (ValueError, TypeError, pa.ArrowException) as error:
         raise StateError(
-            f"{text!r} is no value of the key column {name}, which is {kind}: {error}"
+            f"{text!r} is not a value of the key column {name}, which is {kind}: {error}"
         ) from error
 
 
@@ -313,8 +268,8 @@ def check_run(storage: Storage, ref: RunRef) -> None:
     size = storage.size(ref.name)
     if size != ref.bytes:
         raise StateError(
-            f"run {ref.name} has {size:,} bytes, and {ref.bytes:,} when it was committed; restore it from a "
-            "copy, or go back to a savepoint"
+            f"run {ref.name} has {size:,} bytes, but had {ref.bytes:,} when it was committed; restore it "
+            "from a copy, or go back to a savepoint"
         )
     if storage.mapped:
         whole = storage.open(ref.name)
@@ -324,7 +279,7 @@ def check_run(storage: Storage, ref: RunRef) -> None:
     run.verify()
     rows = sum(section.rows for section in run.sections)
     if rows != ref.rows:
-        raise StateError(f"run {ref.name} has {rows:,} rows, and {ref.rows:,} when it was committed")
+        raise StateError(f"run {ref.name} has {rows:,} rows, but had {ref.rows:,} when it was committed")
 
 
 def _kept(found: Sequence[Recorded], present: frozenset[str]) -> tuple[Sequence[Recorded], bool]:

@@ -1,8 +1,10 @@
-"""What a run goes on from: the state of the last committed batch, in nodes of its own."""
+"""What a run is resumed from: the state of the last committed batch, in nodes of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
 
 from tidegate.batch.garbage import Garbage
 from tidegate.config import Config
@@ -16,7 +18,17 @@ from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.state.table.evolution import check_meaning, evolved
-from tidegate.translation.translation import Translation
+from tidegate.state.table.table import StateTable
+
+
+class Stateful(Protocol):
+    """What recovery has to know of a pipeline."""
+
+    @property
+    def tables(self) -> tuple[StateTable, ...]: ...
+
+    @property
+    def meaning(self) -> Mapping[str, Mapping[str, str]]: ...
 
 
 def key_groups(last: Entry | None, config: Config) -> int:
@@ -24,8 +36,8 @@ def key_groups(last: Entry | None, config: Config) -> int:
     return last.state.groups if last and last.state else config.state.key_groups
 
 
-def base(folder: Path, last: Entry | None, translation: Translation, config: Config) -> StateManifest | None:
-    """The state to go on from; None for a pipeline that neither keeps any nor did.
+def base(folder: Path, last: Entry | None, stateful: Stateful, config: Config) -> StateManifest | None:
+    """The state to resume with; None for a pipeline that neither keeps any nor did.
 
     Raises CheckpointError when it does not fit the pipeline.
     """
@@ -35,33 +47,33 @@ def base(folder: Path, last: Entry | None, translation: Translation, config: Con
             "no state; start with a new checkpoint"
         )
     if last is not None and last.state is not None:
-        check_meaning(last.meaning, translation.meaning)
-        return evolved(last.state, translation.tables)
-    if not translation.tables:
+        check_meaning(last.meaning, stateful.meaning)
+        return evolved(last.state, stateful.tables)
+    if not stateful.tables:
         return None
     # A new checkpoint, or steps with state that were added to a pipeline without any: they begin with none.
     batch_id, watermark = (last.batch_id, last.watermark) if last else (-1, None)
-    return StateManifest(batch_id, config.state.key_groups, watermark, translation.tables)
+    return StateManifest(batch_id, config.state.key_groups, watermark, stateful.tables)
 
 
-def check(folder: Path, ledger: Ledger, translation: Translation, config: Config) -> None:
-    """Raise CheckpointError when the pipeline cannot go on from here. Changes nothing but the claim on a log
-    outside of the checkpoint."""
-    if base(folder, ledger.last, translation, config) is not None:
+def check(folder: Path, ledger: Ledger, stateful: Stateful, config: Config) -> None:
+    """Raise CheckpointError when the pipeline cannot be resumed from here. Changes nothing but the claim on a
+    log outside of the checkpoint."""
+    if base(folder, ledger.last, stateful, config) is not None:
         checkpoint.open_log(folder, config.state.log)
 
 
 def start(
     folder: Path,
     ledger: Ledger,
-    translation: Translation,
+    stateful: Stateful,
     config: Config,
     *,
     pipeline: str,
     parallelism: int,
 ) -> tuple[Nodes | None, Garbage]:
     """The state nodes, standing where the last batch left the state, and what keeps their log small."""
-    found = base(folder, ledger.last, translation, config)
+    found = base(folder, ledger.last, stateful, config)
     if found is None:
         return None, Garbage(ledger, None, config.state.retention)
     log = checkpoint.open_log(folder, config.state.log)
@@ -83,7 +95,7 @@ def start(
 
 
 def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
-    """The route to go on with: that of the last batch, since a rescale outlives a restart; spread anew when
+    """The route to resume with: that of the last batch, since a rescale outlives a restart; spread anew when
     the configuration asks for another size than it did in the run before."""
     if last is None or last.route is None:
         return Route.even(groups, nodes=nodes, partitions=parallelism)

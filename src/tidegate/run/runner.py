@@ -77,9 +77,6 @@ class Runner:
         self._tally = Tally()
         self.controls = RunControls(opened, stop=lambda: self.stop("signal"))
         self._listeners: list[Listener] = [self._tally, self.controls, *listeners]
-        for listener in listeners:
-            if isinstance(listener, SteeringListener):
-                listener.attach(self.controls)
         self._query: RunningQuery | None = None
         self._began: float | None = None
         self._started = threading.Event()
@@ -90,6 +87,9 @@ class Runner:
         self._outcomes: dict[int, Outcome] = {}
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
+        for listener in listeners:
+            if isinstance(listener, SteeringListener):
+                listener.attach(self.controls)
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
@@ -229,7 +229,8 @@ class Runner:
         outcome = self._outcomes.pop(report.batch_id, None)
         if outcome is None or self._query is None:
             return
-        nodes, batch_seconds = self._batches.nodes, report.seconds["triggerExecution"]
+        nodes, kept = self._batches.nodes, outcome.kept
+        batch_seconds = report.seconds["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
         self._intake.moved(report.positions)
         self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
@@ -260,10 +261,10 @@ class Runner:
             parallelism=nodes.route.parallelism if nodes else self._opened.parallelism,
             tries=outcome.tries,
             sinks=outcome.rows_out,
-            late=outcome.late,
-            state_rows=outcome.state_rows,
-            state_bytes=outcome.state_bytes,
-            state_wire=outcome.state_wire,
+            late=kept.late if kept else 0,
+            state_rows=kept.rows if kept else 0,
+            state_bytes=kept.bytes if kept else 0,
+            state_wire=kept.wire if kept else 0,
             state_nodes=len(nodes.route.nodes) if nodes else 0,
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,

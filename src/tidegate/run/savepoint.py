@@ -21,7 +21,8 @@ from tidegate.ledger import ledger
 from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
-from tidegate.run.inspection import check_run, located, log_of
+from tidegate.run.checkpoint import find, find_log
+from tidegate.run.inspection import check_run
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.storage import Local, Storage
 
@@ -30,16 +31,16 @@ _PART = 64 << 20
 
 
 def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, settle: float = 5.0) -> int:
-    """Copy a checkpoint to `dest`, which must not exist; the batch it stands at.
+    """Copy a checkpoint to `dest`, which must not exist; and return the batch it was taken after.
 
     The pipeline may be running. `log` is where the runs are when they are not in the checkpoint; in the copy
     they always are. What sinks have written is not copied. Spark gets `settle` seconds to note that the batch
     is over; it takes longer only when the pipeline is not running.
     """
-    folder = located(checkpoint)
+    folder, _ = find(checkpoint)
     target = Path(dest).absolute()
     if os.path.lexists(target):
-        raise CheckpointError(f"{target} is there already; a savepoint needs a folder of its own")
+        raise CheckpointError(f"{target} already exists; a savepoint needs a folder of its own")
     draft = target.parent / f".{target.name}.{uuid4().hex}"
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
@@ -86,9 +87,7 @@ def _last(folder: Path) -> Entry:
     if last is None:
         raise CheckpointError(f"no batch has been committed to {folder}: there is nothing to save yet")
     if not last.durable:
-        raise CheckpointError(
-            f"{folder} was written with state.durable off: there is no state that could be saved"
-        )
+        raise CheckpointError(f"{folder} was written with state.durable off, so it holds no state to save")
     return last
 
 
@@ -99,7 +98,7 @@ def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> Non
     target = Local(draft / "state")
     there = set(target.names())
     if manifest.runs:
-        storage = log_of(folder, log)
+        storage = find_log(folder, log)
         for ref in manifest.runs:
             if ref.name not in there:
                 _bring_run(storage, ref.name, target)

@@ -111,7 +111,6 @@ def status_rows(status: Status) -> list[tuple[str, str]]:
     ]
     if status.route is not None:
         rows.append(("route", f"version {status.route}"))
-    rows.extend((name, str(value)) for name, value in status.extra.items())
     if status.rescale is not None:
         rows.append((f"rescale {status.rescale.number}", standing(status.rescale)))
     return rows
