@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _SPOILED, _HOW = 101, 102
 
-Progress = Callable[[int, int], None]
-"""Called with the rows and bytes that have been written since the last call."""
+Progress = Callable[["Written"], None]
+"""Called now and then with all that has been written so far."""
 
 Lines = Callable[[int, int], "pa.StringArray"]
 """The lines of the rows from the first number up to but not including the second, each with its line end.
@@ -69,7 +69,7 @@ class PartFile(Protocol):
     def add(self, first: int, rows: int, room: int | None) -> int:
         """Add `rows` rows from row `first` on, and stop at the first that fills `room` bytes.
 
-        The answer is how many it were.
+        Returns how many were added.
         """
 
 
@@ -92,9 +92,10 @@ def write_parts(
         written.first = written.first or name
         hidden = folder / f".{name}.writing"
         try:
+            before = written.size
             with part(hidden) as open_part:
                 _fill(open_part, share, written, progress)
-            written.size += hidden.stat().st_size
+            written.size = before + hidden.stat().st_size  # with what closing the file adds
             hidden.replace(folder / name)
         finally:
             with suppress(FileNotFoundError):
@@ -116,8 +117,9 @@ def _fill(part: PartFile, share: Volume, written: Written, progress: Progress | 
         added = part.add(written.rows, wanted, None if share.size is None else share.size - before)
         rows += added
         written.rows += added
+        written.size += part.size - before
         if progress is not None:
-            progress(added, part.size - before)
+            progress(written)
         if share.size is not None and part.size >= share.size:
             return
 

@@ -17,7 +17,7 @@ from rich.text import Text
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary
 from tidegate.view.chatter import Chatter
-from tidegate.view.figures import count, rate, span, sparkline
+from tidegate.view.figures import amount, count, rate, span, sparkline
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import lag_slope, trend
 from tidegate.view.view import Clock, View
@@ -153,7 +153,7 @@ class LiveView(View):
             behind = (last.finished_at - last.watermark).total_seconds()
             facts.append(f"watermark {span(max(0.0, behind))} behind")
         if last.state_rows:
-            facts.append(f"state {count(last.state_rows)} rows, {count(last.state_bytes)}B")
+            facts.append(f"state {count(last.state_rows)} rows, {amount(last.state_bytes)}")
         if self._late:
             facts.append(f"late {count(self._late)}")
         if last.tries > 1:
