@@ -37,12 +37,12 @@ class Volume:
 
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.size is None):
-            raise PipelineError("give either rows or a size", step="generate")
+            raise PipelineError("give either rows or size", step="generate")
         for name, number in (("rows", self.rows), ("size", self.size), ("files", self.files)):
             if number is not None and number < 1:
                 raise PipelineError(f"{name} must be at least 1, not {number}", step="generate")
         if self.files > (self.rows or self.size or 0):
-            raise PipelineError(f"that is too little for {self.files} files", step="generate")
+            raise PipelineError(f"not enough data for {self.files} files", step="generate")
 
     def shares(self) -> list[Volume]:
         """What each file gets."""
@@ -82,8 +82,8 @@ def write_parts(
 ) -> Written:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
 
-    Where the folder has parts already, of whatever suffix, numbers go on after the highest: a stream that
-    has read a file does not look at that name again. It sees no file before it is whole.
+    If the folder has parts already, of any suffix, numbering continues after the highest: a stream that has
+    read a file does not look at that name again. It sees no file before it is complete.
     """
     folder, written = Path(out), Written()
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class LineFile:
 
 
 def spoiled(lines: Lines, share: float, seed: int) -> Lines:
-    """The same lines, but about `share` of them (0 to 1) broken: cut short, mistyped, or no record at all."""
+    """The same lines, but about `share` of them (0 to 1) malformed: truncated, mistyped or garbage."""
     if not 0 <= share <= 1:
         raise PipelineError(f"malformed is a share from 0 to 1, not {share}", step="generate")
 

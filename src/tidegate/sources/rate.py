@@ -205,7 +205,7 @@ def _points(rate: Rate, points: Iterable[tuple[float, float]]) -> tuple[tuple[fl
         at, per_second = (float(number) for number in point)
         _check_rate(rate, "rate", per_second)
         if not (math.isfinite(at) and at >= 0) or (checked and at <= checked[-1][0]):
-            raise refused(f"seconds must rise from 0 or more, but {at:g} came next", step=name)
+            raise refused(f"seconds must be 0 or more and increase, but {at:g} came next", step=name)
         checked.append((at, per_second))
     if not checked:
         raise refused("at least one pair of seconds and rate is needed", step=name)
