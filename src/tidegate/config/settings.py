@@ -265,14 +265,8 @@ class Key:
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    "engine": EngineSettings,
-    "admission": AdmissionSettings,
-    "state": StateSettings,
-    "control": ControlSettings,
-    "cluster": ClusterSettings,
-    "dead_letters": DeadLettersSettings,
-    "spark": SparkSettings,
-    "view": ViewSettings,
+    name: info.annotation  # type: ignore[misc]
+    for name, info in Config.model_fields.items()
 }
 
 
