@@ -175,6 +175,6 @@ def test_the_bar_fits_the_terminal(checkpoint: Path, toy: Toy) -> None:
 def test_ctrl_c_ends_the_watching_but_not_the_rescale(checkpoint: Path, toy: Toy) -> None:
     code, text = terminal("scale", checkpoint, "--nodes", 4, interrupt_at="starting")
     assert code == 130
-    assert "rescale 1 goes on; `tidegate history` shows how it went" in text
+    assert "rescale 1 continues; `tidegate history` shows how it went" in text
     assert "Traceback" not in text
     assert toy.history()[0].phase == "starting"

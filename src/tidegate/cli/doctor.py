@@ -104,7 +104,7 @@ def memory() -> Iterator[Finding]:
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: the machine's, or what its control group leaves."""
+    """Bytes that this process can still allocate: what the machine or its control group leaves."""
     limits = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():

@@ -29,7 +29,7 @@ def plan(
     strategy: StrategyOption = None,
     step: StepOption = None,
     rebalance: Annotated[
-        bool, typer.Option("--rebalance", help="Spread the key groups anew over the same nodes.")
+        bool, typer.Option("--rebalance", help="Redistribute the key groups over the same nodes.")
     ] = False,
     limit: BytesOption = None,
     json: JsonOption = False,

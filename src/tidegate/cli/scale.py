@@ -57,7 +57,7 @@ def rebalance(
     no_wait: NoWaitOption = False,
     json: JsonOption = False,
 ) -> None:
-    """Spread the state of a running pipeline anew over the same nodes.
+    """Redistribute the state of a running pipeline over the same nodes.
 
     Measured load decides which key groups move. Batches keep running meanwhile. Exit code 1 when it fails
     or is replaced by another rescale.
@@ -107,6 +107,6 @@ def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
     except ControlError as error:
         raise ControlError(f"rescale {rescale.number} was {stage(rescale)}; then: {error}") from error
     except KeyboardInterrupt:
-        typer.echo(f"rescale {rescale.number} goes on; `tidegate history` shows how it went", err=True)
+        typer.echo(f"rescale {rescale.number} continues; `tidegate history` shows how it went", err=True)
         raise typer.Exit(130) from None
     return rescale

@@ -1,4 +1,4 @@
-"""Every setting: its key, its type, its default, and what it takes in words."""
+"""Every setting: its key, its type, its default, and a description of the values it takes."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ class _Writer(SinkWriter):
                 "give each pipeline a folder of its own"
             )
         if latest > committed:
-            # Its next batches would be taken for repeats of those and vanish.
+            # Its next batches would be mistaken for repeats of those and lost.
             raise SinkError(
                 f"{self._root} holds batches up to {latest}, but the checkpoint has committed only up to "
                 f"{committed}: use the checkpoint that wrote them, or another folder, or remove this one"

@@ -46,9 +46,9 @@ class Postgres(Sink):
     Tasks copy their rows, in parallel, into a staging table of the attempt; a name of its own for each
     attempt means that publishing ends with dropping a table and leaves nothing to vacuum. One
     transaction then enters the batch in `tidegate_batches` and moves the rows of the tasks that counted;
-    a batch that is entered already is left alone, whoever entered it.
+    a batch that is entered already is left alone.
 
-    The table is created when missing; arrays, maps and structs become jsonb. An existing one must have
+    The table is created if it is missing; arrays, maps and structs become jsonb. An existing one must have
     a fitting column for each of the rows' columns. `dsn` is what libpq takes ("postgresql://user@host/db"
     or "host=... dbname=..."); the driver and all executors connect by it. It is never shown.
     """
@@ -189,7 +189,7 @@ class _Writer(SinkWriter):
             published = {batch_id for (batch_id,) in entered}
             latest = max(published, default=-1)
             if latest > committed:
-                # Its next batches would be taken for repeats of those and vanish.
+                # Its next batches would be mistaken for repeats of those and lost.
                 raise SinkError(
                     f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the "
                     f"checkpoint has committed only up to {committed}: use the checkpoint that wrote them, "
@@ -238,7 +238,7 @@ class _Writer(SinkWriter):
         """Drop staging tables at the end of a transaction, except those still in use."""
         import psycopg
 
-        # A hung task of a replaced driver may hold its table for ever.
+        # A hung task of a replaced driver may hold its table forever.
         connection.execute(_sql("set local lock_timeout = {}", _literal(f"{_LOCK_SECONDS}s")))
         for name in names:
             try:

@@ -62,7 +62,7 @@ class Written:
 
 
 class PartFile(Protocol):
-    """A file that is being written. `size` is what it has by now, in bytes."""
+    """A file that is being written. `size` is its size so far, in bytes."""
 
     size: int
 
@@ -146,7 +146,7 @@ class LineFile:
 
         lines = self._lines(first, first + rows)
         _, offsets, text = lines.buffers()
-        # The lines lie one after the other in Arrow's memory, just as they do in the file.
+        # The lines are contiguous in Arrow's memory, just as they are in the file.
         ends = np.frombuffer(offsets, dtype=np.int32)[lines.offset : lines.offset + rows + 1]
         count = rows if room is None else min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
         self.size += self._file.write(memoryview(text)[ends[0] : ends[count]])

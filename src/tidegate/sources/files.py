@@ -31,11 +31,11 @@ class Files(Source):
 
     A file must appear whole (write it elsewhere or under a name with a leading dot, then rename it), and
     is known by its name: writing to it again is not noticed. Names with a leading dot or underscore are
-    ignored. The folder is created when it is missing, since streams often start before their data.
+    ignored. The folder is created if it is missing, because streams often start before their data.
 
     `format`: "json" (one object per line), "csv" (one record per line, no line breaks in quotes) or
     "parquet". `schema` in Spark's DDL; for parquet it may be left out when a file is there already.
-    Columns missing in a JSON object or Parquet file are null, surplus ones are left out.
+    Columns missing in a JSON object or Parquet file are null, surplus ones are ignored.
     `header`: CSV lines that repeat the schema's column names are skipped.
     `options`: further ones of Spark's JSON or CSV parser, such as `sep` or `timestampFormat`.
 

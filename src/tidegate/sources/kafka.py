@@ -29,10 +29,10 @@ class Kafka(Source):
     """The messages of `topic`, from the brokers at `bootstrap` ("host:port,host:port").
 
     `format`: "json" parses each value, one object, by `schema` (Spark's DDL); a missing field is null,
-    a surplus one is left out, and a message that does not fit (a null value, too) comes out with RAW and
+    a surplus one is ignored, and a message that does not fit (including a null value) comes out with RAW and
     REASON. "raw", the default without a schema, gives the columns key and value (binary), topic,
     partition, offset and timestamp.
-    `start`: "earliest", "latest", or Spark's JSON of offsets per partition; it counts for the first run,
+    `start`: "earliest", "latest", or Spark's JSON of offsets per partition; it applies to the first run,
     later runs resume from the checkpoint. If the broker has dropped messages before they were read,
     the batch fails: they would be missing from the result.
     `options`: further ones of Spark's connector, such as `kafka.security.protocol`. They are never

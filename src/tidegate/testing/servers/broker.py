@@ -70,7 +70,7 @@ def installed() -> Path:
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete: a download that was cut short is never taken for the real thing.
+    # Renamed when complete: an interrupted download is never mistaken for a complete one.
     partial = Path(tempfile.mkdtemp(prefix=f".kafka-{VERSION}-", dir=cache))
     try:
         command = [
