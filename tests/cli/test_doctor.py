@@ -10,8 +10,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from tidegate.cli import doctor
-from tidegate.cli.doctor import Finding, report
 from tidegate.cli.main import app
+from tidegate.view.findings import Finding, Need, report
 
 GOOD = Finding("thing", "required", True, "2.0", "sudo get thing")
 
@@ -28,7 +28,7 @@ def test_only_what_is_required_fails_the_doctor() -> None:
 
 
 @pytest.mark.parametrize("need", ["required", "optional", "lab"])
-def test_whatever_is_missing_comes_with_its_fix(need: doctor.Need) -> None:
+def test_whatever_is_missing_comes_with_its_fix(need: Need) -> None:
     assert "fix: sudo get thing" in reported(replace(GOOD, need=need, ok=False))[1]
     assert "fix" not in reported(replace(GOOD, need=need))[1]
 

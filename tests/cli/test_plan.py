@@ -46,7 +46,7 @@ def test_it_shows_moves_and_their_effect_and_changes_nothing(checkpoint: Path, t
         "\n"
         "12 key groups (12.0 MB) move; the busiest node's share of state accesses falls from 50.0% to 25.0%\n"
         "No batch waits for state; it follows in the background.\n"
-        f"Nothing has changed. To do it: tidegate scale {shlex.quote(str(checkpoint))} --nodes 4\n"
+        f"Nothing has changed. To apply it: tidegate scale {shlex.quote(str(checkpoint))} --nodes 4\n"
     )
     assert toy.history() == ()
 
@@ -54,7 +54,7 @@ def test_it_shows_moves_and_their_effect_and_changes_nothing(checkpoint: Path, t
 def test_the_command_that_it_names_asks_for_the_same(checkpoint: Path) -> None:
     words = ("--nodes", "3", "--parallelism", "6", "--strategy", "lazy", "--step", "join")
     last = tidegate("plan", checkpoint, *words).stdout.splitlines()[-1]
-    assert shlex.split(last.partition("To do it: ")[2]) == ["tidegate", "scale", str(checkpoint), *words]
+    assert shlex.split(last.partition("To apply it: ")[2]) == ["tidegate", "scale", str(checkpoint), *words]
 
 
 def test_where_no_state_moves_there_is_no_table(checkpoint: Path) -> None:
@@ -92,7 +92,7 @@ def test_as_json(checkpoint: Path, toy: Toy) -> None:
         (["--nodes", "4", "--strategy", "fast"], "'fast' is none of restart, eager, lazy, hybrid"),
         (["--nodes", "4", "--rebalance"], "leave them out"),
         (["--nodes", "4", "--bytes", "1m"], "--bytes is for --rebalance"),
-        (["--rebalance", "--bytes", "0"], "'0' is not a size that state"),
+        (["--rebalance", "--bytes", "0"], "'0' is not a size: it must"),
         (["--rebalance", "--bytes", "100x"], "'100x' is not a size"),
         (["--rebalance", "--bytes", "m"], "'m' is not a size"),
     ],

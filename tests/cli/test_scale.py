@@ -86,7 +86,7 @@ def test_a_rebalance(checkpoint: Path, toy: Toy) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith("rebalance of 2 nodes, lazy: 1 key group (1.00 MB) moves, busiest node ")
     assert "rescale 1: rebalance of 2 nodes, lazy: settled\n" in result.stdout
-    assert toy.history()[0].ask == Ask(kind="rebalance", bytes=2 * 10**9, strategy="lazy", step="count")
+    assert toy.history()[0].ask == Ask(kind="rebalance", bytes=2 * 1024**3, strategy="lazy", step="count")
 
 
 def under_way(toy: Toy) -> None:
@@ -175,6 +175,6 @@ def test_the_bar_fits_the_terminal(checkpoint: Path, toy: Toy) -> None:
 def test_ctrl_c_ends_the_watching_but_not_the_rescale(checkpoint: Path, toy: Toy) -> None:
     code, text = terminal("scale", checkpoint, "--nodes", 4, interrupt_at="starting")
     assert code == 130
-    assert "rescale 1 goes on; `tidegate history` shows how it went" in text
+    assert "rescale 1 continues; `tidegate history` shows how it went" in text
     assert "Traceback" not in text
     assert toy.history()[0].phase == "starting"

@@ -51,7 +51,7 @@ def test_it_draws_into_a_file(job: Path) -> None:
 def test_a_file_that_cannot_be_written_is_an_error(job: Path) -> None:
     answer = CliRunner().invoke(app, ["show", "job.py", "--html", "no/such/job.html"])
     assert isinstance(answer.exception, TidegateError)
-    assert "no/such/job.html: cannot be written" in str(answer.exception)
+    assert "cannot write no/such/job.html" in str(answer.exception)
 
 
 def test_a_wrong_pipeline_is_shown_and_then_refused(job: Path) -> None:

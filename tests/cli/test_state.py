@@ -293,7 +293,7 @@ def test_verify_finds_a_damaged_record_of_the_ledger_and_checks_the_rest(checkpo
         (["show", "{}", TABLE, "--key", "n=1"], StateError, "it has: id"),
         (["show", "{}", TABLE, "--key", "id=x"], StateError, "'x' is not a value of the key column id"),
         (["ls", "{}", "--log", "/nowhere"], StateError, "there is no folder /nowhere"),
-        (["export", "{}", TABLE, "/nowhere/x.parquet"], StateError, "cannot be written"),
+        (["export", "{}", TABLE, "/nowhere/x.parquet"], StateError, "cannot write /nowhere/x.parquet"),
     ],
 )
 def test_errors_say_what_is_wrong(

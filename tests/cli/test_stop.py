@@ -53,7 +53,7 @@ def test_who_does_not_wait_returns_while_the_batch_is_finished(tmp_path: Path) -
     with ControlServer(toy, checkpoint=tmp_path):
         result = tidegate("stop", tmp_path, "--no-wait")
         assert toy.status().phase == "stopping"
-    assert (result.exit_code, result.stdout) == (0, "toy finishes its batch, then ends\n")
+    assert (result.exit_code, result.stdout) == (0, "toy will stop after the current batch\n")
 
 
 def test_as_json(tmp_path: Path) -> None:

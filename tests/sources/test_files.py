@@ -255,7 +255,7 @@ def test_a_file_is_not_a_folder(folder: Path, spark: SparkSession) -> None:
         ({"format": "json"}, "json files need a schema"),
         ({"format": "csv"}, "csv files need a schema"),
         ({"schema": "id int", "header": True}, "header is for csv"),
-        ({"schema": "id int", "options": {"mode": "DROPMALFORMED"}}, "option mode is not free"),
+        ({"schema": "id int", "options": {"mode": "DROPMALFORMED"}}, "option mode cannot be set"),
         ({"format": "parquet", "options": {"sep": ";"}}, "options are for json and csv"),
     ],
 )

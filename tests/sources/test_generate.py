@@ -92,7 +92,7 @@ def test_parquet_has_no_lines_to_break(tmp_path: Path) -> None:
 
 
 def test_rows_and_size_exclude_each_other(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="exclude each other"):
+    with pytest.raises(ConfigError, match="not both"):
         run("wikipedia", "--out", str(tmp_path), "--rows", "5", "--size", "5 MB")
 
 

@@ -187,8 +187,8 @@ def test_place_and_line_show_no_option() -> None:
         ({"topic": ""}, "a topic"),
         ({"format": "avro"}, "format must be one of json, raw, not 'avro'"),
         ({"format": "json"}, "json messages need a schema"),
-        ({"format": "raw", "schema": "id int"}, "a schema is for json"),
-        ({"event_time": "at"}, "event_time 'at' is not"),
+        ({"format": "raw", "schema": "id int"}, "a schema is only for json"),
+        ({"event_time": "at"}, "can only be 'timestamp', not 'at'"),
         ({"options": {"failOnDataLoss": "false"}}, "option failOnDataLoss is set by the source"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from tidegate.errors import PipelineError
 from tidegate.sinks import Discard
 from tidegate.sources import ServerNames, Wikipedia
 from tidegate.sources._changes import changes
-from tidegate.sources._folder import Volume
+from tidegate.sources._folder import Volume, Written
 from tidegate.sources.source import REASON, Limit, Source
 from tidegate.sources.wikipedia import write_server_names, write_wikipedia
 
@@ -100,7 +101,7 @@ def test_a_share_of_lines_is_malformed(tmp_path: Path) -> None:
 
 
 def test_no_half_file_is_left_when_writing_fails(tmp_path: Path) -> None:
-    def fail(rows: int, size: int) -> None:
+    def fail(written: Written) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -109,13 +110,13 @@ def test_no_half_file_is_left_when_writing_fails(tmp_path: Path) -> None:
 
 
 def test_progress_adds_up(tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[Written] = []
     written = write_server_names(
-        tmp_path, Volume(rows=150_000, files=2), progress=lambda rows, size: told.append((rows, size))
+        tmp_path, Volume(rows=150_000, files=2), progress=lambda so_far: told.append(replace(so_far))
     )
-    assert len(told) == 4
-    assert sum(rows for rows, _ in told) == 150_000
-    assert sum(size for _, size in told) == written.size
+    assert [so_far.rows for so_far in told] == [65_536, 75_000, 140_536, 150_000]
+    assert [so_far.size for so_far in told] == sorted(so_far.size for so_far in told)
+    assert told[-1].size == written.size
 
 
 @pytest.mark.parametrize(

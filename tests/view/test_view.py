@@ -16,7 +16,8 @@ from rich.console import Console
 from tests.view.batches import START, batch
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary
-from tidegate.view.lines import JsonView, LinesView
+from tidegate.view.json import JsonView
+from tidegate.view.lines import LinesView
 from tidegate.view.live import LiveView
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import trend
@@ -268,10 +269,10 @@ def test_the_summary_table_names_figures_and_outputs() -> None:
     text = console.export_text()
     for fact in (
         "60 in 1 m 01 s",
-        "75 000 000 (1.23 M/s)",
-        "24 000 000",
+        "75,000,000 (1.23 M/s)",
+        "24,000,000",
         "3 in .tidegate/temperature/dead-letters",
-        "12 500 rows left",
+        "12,500 rows left",
         "p50 820 ms, p99 -",
         "out/hot",
     ):

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: does this machine have what Tidegate needs, and how to get what it lacks."""
+"""`tidegate doctor`: whether this machine has what Tidegate needs, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -10,78 +10,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-Need = Literal["required", "optional", "lab"]
+from tidegate.view.findings import Finding, report
 
 _GIGA = 2**30
 _CAP_NET_ADMIN = 12
 _JAVA_LINE = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing looked at."""
-
-    name: str
-    need: Need
-    ok: bool
-    found: str
-    fix: str
-    """What to do when it is not ok; may be empty otherwise."""
-
-
 def doctor(
     spark: Annotated[
-        bool, typer.Option("--spark", help="Start Spark as well, and a Python worker; takes seconds.")
+        bool, typer.Option("--spark", help="Also start Spark and a Python worker; takes some seconds.")
     ] = False,
 ) -> None:
-    """Check that this machine is fit for Tidegate.
+    """Check whether this machine can run Tidegate.
 
-    Says how to fix what is missing. Exit code 1 when something is missing that pipelines need.
+    Says how to install what is missing. Exit code 1 if pipelines cannot run without it.
     """
     from rich.console import Console
 
     checks = [*CHECKS, *([spark_starts] if spark else [])]
     if not report([finding for check in checks for finding in check()], Console()):
         raise typer.Exit(1)
-
-
-def report(findings: Sequence[Finding], console: Console) -> bool:
-    """Print the findings by need; whether everything required is there."""
-    from rich.text import Text
-
-    titles = {
-        "required": "needed to run pipelines",
-        "optional": "good to have",
-        "lab": "needed only by the lab (emulated clusters and their network, not in this version yet)",
-    }
-    for need, title in titles.items():
-        group = [finding for finding in findings if finding.need == need]
-        if group:
-            console.print(Text(title, style="bold"), soft_wrap=True)
-        for finding in group:
-            mark, style = ("ok", "green") if finding.ok else ("no", "red" if need == "required" else "yellow")
-            console.print(
-                Text.assemble("  ", (mark, style), f"  {finding.name}: {finding.found}"), soft_wrap=True
-            )
-            if not finding.ok:
-                console.print(Text(f"      fix: {finding.fix}", style=style), soft_wrap=True)
-    missing = [finding.name for finding in findings if finding.need == "required" and not finding.ok]
-    if missing:
-        console.print(Text(f"cannot run pipelines yet: {', '.join(missing)}", style="bold red"))
-    else:
-        console.print(Text("ready to run pipelines", style="bold green"))
-    return not missing
 
 
 # --- required --------------------------------------------------------------------------------------
@@ -106,7 +62,7 @@ def java() -> Iterator[Finding]:
         return
     text = java_version(answer)
     major = int(re.sub(r"^1\.", "", text).partition(".")[0]) if text else 0
-    found = f"{text or 'no version told'} ({shutil.which(command) or command})"
+    found = f"{text or 'unknown version'} ({shutil.which(command) or command})"
     yield Finding("Java 17 or newer", "required", major >= 17, found, fix)
 
 
@@ -143,12 +99,12 @@ def memory() -> Iterator[Finding]:
         "required",
         free >= 2,
         f"{free:.1f} GB free",
-        "stop other programs, or take less: --set spark.driver_memory=1g",
+        "stop other programs, or use less: --set spark.driver_memory=1g",
     )
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take: the machine's, or what its control group leaves."""
+    """Bytes that this process can still allocate: what the machine or its control group leaves."""
     limits = [os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
@@ -174,7 +130,7 @@ def disk() -> Iterator[Finding]:
             "required",
             free >= 1,
             f"{free:.1f} GB free in {folder}",
-            "free some space, or set TMPDIR and the checkpoint to another disk",
+            "free some space, or put TMPDIR and the checkpoint on another disk",
         )
 
 
@@ -224,7 +180,7 @@ def spark_starts() -> Iterator[Finding]:
         ok, wrote = False, "no answer within three minutes"
     taken = f"{time.monotonic() - began:.1f} s for 1000 rows through a Python worker"
     reason = wrote.splitlines()[-1] if wrote else "no answer"
-    fix = "the checks above first; else this is what Spark wrote:\n" + wrote
+    fix = "the failed checks above first; if there are none, see what Spark wrote:\n" + wrote
     yield Finding("Spark starts", "required", ok, taken if ok else reason, fix)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -14,30 +11,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidegate import units
+from tidegate.cli.options import application
 from tidegate.errors import ConfigError
+from tidegate.view.figures import amount
+from tidegate.view.progress import progress
 
 if TYPE_CHECKING:
-    from tidegate.sources._folder import Progress, Volume, Written
+    from tidegate.sources._folder import Volume, Written
 
-app = typer.Typer(
-    name="generate",
-    help="Write input data of any size.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = application("generate", "Write input data of any size.")
 
-_SECONDS_BETWEEN_LINES = 2.0
 _DEFAULT_ROWS = 100_000
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; files that it has stay.")]
-Rows = Annotated[int | None, typer.Option(help=f"How many rows. {_DEFAULT_ROWS:,} unless --size is given.")]
-Size = Annotated[str | None, typer.Option(help="How many bytes instead of rows, like '200 MB'.")]
-Files = Annotated[int, typer.Option(min=1, help="Into how many files.")]
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to write to; existing files are kept.")]
+Rows = Annotated[int | None, typer.Option(help=f"How many rows to write; {_DEFAULT_ROWS:,} without --size.")]
+Size = Annotated[str | None, typer.Option(help="How many bytes to write instead of rows, like '200 MB'.")]
+Files = Annotated[int, typer.Option(min=1, help="How many files to write.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same rows.")]
-Malformed = Annotated[float, typer.Option(min=0, max=1, help="Share of lines that are broken, 0 to 1.")]
+Malformed = Annotated[float, typer.Option(min=0, max=1, help="Share of malformed lines, 0 to 1.")]
 
 
 class Format(StrEnum):
@@ -48,10 +39,10 @@ class Format(StrEnum):
     parquet = "parquet"
 
 
-SensorCount = Annotated[int, typer.Option(min=1, help="How many sensors send.")]
-Rate = Annotated[float | None, typer.Option(help="Rows per second of event time; all sensors together.")]
-Start = Annotated[str | None, typer.Option(help="Event time of the start, like 2025-01-31T12:00:00.")]
-FormatOption = Annotated[Format, typer.Option("--format", help="Of the files.")]
+SensorCount = Annotated[int, typer.Option(min=1, help="How many sensors there are.")]
+Rate = Annotated[float | None, typer.Option(help="Rows per second of event time, of all sensors together.")]
+Start = Annotated[str | None, typer.Option(help="Event time of the first row, like 2025-01-31T12:00:00.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of the files.")]
 
 
 @app.command()
@@ -63,7 +54,7 @@ def wikipedia(
     seed: Seed = 0,
     malformed: Malformed = 0.0,
 ) -> None:
-    """Changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
+    """Write changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
     from tidegate.sources.wikipedia import write_wikipedia
 
     _write(partial(write_wikipedia, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
@@ -78,7 +69,7 @@ def server_names(
     seed: Seed = 0,
     malformed: Malformed = 0.0,
 ) -> None:
-    """Ids and server names, as JSON lines, for the source `ServerNames`."""
+    """Write ids and server names, as JSON lines, for the source `ServerNames`."""
     from tidegate.sources.wikipedia import write_server_names
 
     _write(partial(write_server_names, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
@@ -97,7 +88,7 @@ def sensors(
     start: Start = None,
     format: FormatOption = Format.json,
 ) -> None:
-    """What the source `Sensors` sends, for the source `Files`."""
+    """Write the rows of the source `Sensors`, for the source `Files`."""
     from tidegate.sources._recording import write_sensors
     from tidegate.sources.sensors import Sensors
 
@@ -112,58 +103,19 @@ def _volume(rows: int | None, size: str | None, files: int) -> Volume:
     if rows is None and size is None:
         rows = _DEFAULT_ROWS
     if rows is not None and size is not None:
-        raise ConfigError("--rows and --size exclude each other; give one of them")
+        raise ConfigError("give --rows or --size, not both")
     return Volume(rows=rows, size=None if size is None else units.size(size), files=files)
 
 
 def _write(write: Callable[..., Written], out: Path, volume: Volume) -> None:
-    with _shown(volume) as progress:
-        written = write(volume, progress=progress)
+    with progress() as show:
+
+        def advance(done: Written) -> None:
+            share = (done.rows, volume.rows) if volume.rows is not None else (done.size, volume.size)
+            show(*share, f"{done.rows:,} rows, {amount(done.size)}")
+
+        written = write(volume, progress=advance)
     files = f"{written.files:,} file{'s' if written.files > 1 else ''}"
-    typer.echo(f"{_amount(written.rows, written.size)} in {files} in {out}, from {written.first} on")
-
-
-@contextmanager
-def _shown(volume: Volume) -> Iterator[Progress]:
-    """A progress bar on a terminal, a line every two seconds elsewhere."""
-    total = volume.rows or volume.size or 1
-    if not sys.stderr.isatty():
-        yield _Lines(total, by_rows=volume.rows is not None)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    done = [0, 0]
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def advance(rows: int, size: int) -> None:
-            done[0] += rows
-            done[1] += size
-            bar.update(task, completed=done[0 if volume.rows is not None else 1], description=_amount(*done))
-
-        yield advance
-
-
-class _Lines:
-    """Progress as plain lines on standard error, not more often than every two seconds."""
-
-    def __init__(self, total: int, *, by_rows: bool) -> None:
-        self._total = total
-        self._by_rows = by_rows
-        self._rows = self._size = 0
-        self._told = time.monotonic()
-
-    def __call__(self, rows: int, size: int) -> None:
-        self._rows += rows
-        self._size += size
-        if time.monotonic() - self._told < _SECONDS_BETWEEN_LINES:
-            return
-        self._told = time.monotonic()
-        share = min(1.0, (self._rows if self._by_rows else self._size) / self._total)
-        typer.echo(f"{share:4.0%}  {_amount(self._rows, self._size)}", err=True)
-
-
-def _amount(rows: int, size: int) -> str:
-    return f"{rows:,} rows, {size / 1e6:,.1f} MB"
+    typer.echo(
+        f"wrote {written.rows:,} rows, {amount(written.size)}, to {files} in {out}, from {written.first} on"
+    )

@@ -16,7 +16,6 @@ from tidegate.cli import (
     doctor,
     history,
     plan,
-    rebalance,
     run,
     savepoint,
     scale,
@@ -26,17 +25,10 @@ from tidegate.cli import (
     status,
     stop,
 )
+from tidegate.cli.options import application
 from tidegate.errors import ConfigError, DurationError, TidegateError
 
-app = typer.Typer(
-    name="tidegate",
-    help="Elastic, fault-masking, stateful stream processing in Python on Apache Spark.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: drawing it with rich takes longer than all the rest
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = application("tidegate", "Elastic, fault-masking, stateful stream processing in Python on Apache Spark.")
 app.command()(run.run)
 app.command()(show.show)
 
@@ -54,7 +46,7 @@ def generate(context: typer.Context) -> None:
 app.command()(status.status)
 app.command()(plan.plan)
 app.command()(scale.scale)
-app.command()(rebalance.rebalance)
+app.command()(scale.rebalance)
 app.command()(history.history)
 app.command()(stop.stop)
 app.add_typer(state.app)
@@ -83,11 +75,9 @@ _debug = False
 
 @app.callback()
 def options(
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where in the code an error came from.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Options that stand before the command."""
+    """Options before the command."""
     global _debug
     _debug = debug
 

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.control import (
+from tidegate.cli.options import (
     BytesOption,
+    CheckpointArgument,
     JsonOption,
     NodesOption,
     ParallelismOption,
     StepOption,
     StrategyOption,
-    print_json,
 )
-from tidegate.cli.savepoint import CheckpointArgument
 
 if TYPE_CHECKING:
     from tidegate.rescale.model import Ask
@@ -30,14 +29,14 @@ def plan(
     strategy: StrategyOption = None,
     step: StepOption = None,
     rebalance: Annotated[
-        bool, typer.Option("--rebalance", help="Spread the key groups anew over the same nodes.")
+        bool, typer.Option("--rebalance", help="Redistribute the key groups over the same nodes.")
     ] = False,
     limit: BytesOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Show what a rescale would do.
+    """Show what `tidegate scale` would do, or `tidegate rebalance` with --rebalance.
 
-    That of `tidegate scale`, or of `tidegate rebalance` with --rebalance. Nothing changes.
+    Nothing is changed.
     """
     if rebalance and (nodes is not None or parallelism is not None):
         raise typer.BadParameter("--rebalance keeps nodes and parallelism; leave them out")
@@ -47,7 +46,8 @@ def plan(
         raise typer.BadParameter("--bytes is for --rebalance")
     from tidegate.control.client import ControlClient
     from tidegate.rescale.model import Ask
-    from tidegate.view.rescales import effect, headline, print_moves
+    from tidegate.view.json import document
+    from tidegate.view.rescales import print_plan
 
     ask = Ask(
         kind="rebalance" if rebalance else "scale",
@@ -57,19 +57,12 @@ def plan(
         step=step,
         bytes=limit,
     )
-    seen = ControlClient.find(checkpoint).plan(ask)
+    found = ControlClient.find(checkpoint).plan(ask)
     if json:
-        print_json(seen)
+        typer.echo(document(found))
         return
-    typer.echo(headline(seen))
-    if seen.moves:
-        typer.echo()
-        print_moves(seen)
-        typer.echo()
-    typer.echo(effect(seen))
-    if seen.note:
-        typer.echo(seen.note)
-    typer.echo(f"Nothing has changed. To do it: {_command(checkpoint, ask)}")
+    print_plan(found)
+    typer.echo(f"Nothing has changed. To apply it: {_command(checkpoint, ask)}")
 
 
 def _command(checkpoint: Path, ask: Ask) -> str:

@@ -7,56 +7,50 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.options import ConfigOption, FileArgument, SetOption
+
 if TYPE_CHECKING:
     from tidegate.run.progress import Listener
-
-FileArgument = Annotated[
-    str, typer.Argument(metavar="FILE[:NAME]", help="A Python file, and which of its pipelines.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set any key of `tidegate config`; may be repeated."),
-]
-ConfigOption = Annotated[
-    Path | None, typer.Option("--config", metavar="PATH", help="Instead of ./tidegate.toml.")
-]
 
 
 def run(
     file: FileArgument,
     interval: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Time from batch to batch, like '2 seconds'.")
+        str | None,
+        typer.Option(metavar="DURATION", help="Time from batch to batch, like '2 seconds'."),
     ] = None,
-    parallelism: Annotated[int | None, typer.Option(help="Partitions of a batch.")] = None,
+    parallelism: Annotated[int | None, typer.Option(help="How many partitions a batch has.")] = None,
     checkpoint: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Where the run goes on from, and keeps its place.")
+        str | None,
+        typer.Option(metavar="FOLDER", help="The checkpoint to start from and to write to."),
     ] = None,
     master: Annotated[str | None, typer.Option(help="Spark master, like 'local[4]' or spark://...")] = None,
     settings: SetOption = None,
     config_file: ConfigOption = None,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per batch on stdout.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show nothing but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show errors only.")] = False,
     duration: Annotated[
         str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")
     ] = None,
     until_done: Annotated[
-        bool, typer.Option("--until-done", help="Stop when the sources have nothing more to give.")
+        bool, typer.Option("--until-done", help="Stop when every source has been read to its end.")
     ] = False,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="WHEN:WHAT",
-            help="Rescale then, like '20 s: nodes=4'; may be repeated.",
+            help="Rescale at that time, like '20 s: nodes=4'; may be repeated.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw rows, latency and nodes over time.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw rates, latency and nodes over time."),
     ] = None,
 ) -> None:
     """Run a pipeline until Ctrl-C.
 
-    It then finishes its batch, and goes on from there when it is started again.
+    On Ctrl-C it finishes the current batch; the next start resumes from there.
     """
     if json and quiet:
         raise typer.BadParameter("--json and --quiet contradict each other")

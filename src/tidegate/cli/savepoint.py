@@ -7,13 +7,7 @@ from typing import Annotated
 
 import typer
 
-CheckpointArgument = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="The folder that the pipeline goes on from.")
-]
-LogOption = Annotated[
-    str | None,
-    typer.Option("--log", metavar="PLACE", help="Where the runs are, when state.log was set."),
-]
+from tidegate.cli.options import CheckpointArgument, LogOption
 
 
 def savepoint(
@@ -23,17 +17,15 @@ def savepoint(
 ) -> None:
     """Copy a checkpoint at its last committed batch.
 
-    The pipeline may be running. A pipeline can be started from the copy with `--checkpoint DEST`, with any
-    number of state nodes and any backend. What the sinks have written is not part of it.
+    The pipeline may be running. Start a pipeline from the copy with `--checkpoint DEST`, with any number of
+    state nodes and any backend. The output of the sinks is not copied.
     """
     from tidegate.run.savepoint import save
 
     batch_id = save(checkpoint, dest, log=log)
-    typer.echo(
-        f"batch {batch_id} is saved in {dest}; start from it with: tidegate run FILE --checkpoint {dest}"
-    )
+    typer.echo(f"saved batch {batch_id} in {dest}; start from it with: tidegate run FILE --checkpoint {dest}")
     if log is not None:
         typer.echo(
-            "its runs are in it: start with --set state.log=none, or copy them from its folder state to a "
-            "place that no other checkpoint uses, and name that"
+            "the savepoint contains its runs: start with --set state.log=none, or copy them from its folder "
+            "`state` to a place that no other checkpoint uses and set state.log to that"
         )

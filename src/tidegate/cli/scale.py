@@ -1,10 +1,15 @@
-"""`tidegate scale`."""
+"""`tidegate scale` and `tidegate rebalance`: ask for a rescale, and follow it until it is over."""
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING
+
 import typer
 
-from tidegate.cli.control import (
+from tidegate.cli.options import (
+    BytesOption,
+    CheckpointArgument,
     JsonOption,
     NodesOption,
     NoWaitOption,
@@ -12,7 +17,16 @@ from tidegate.cli.control import (
     StepOption,
     StrategyOption,
 )
-from tidegate.cli.savepoint import CheckpointArgument
+from tidegate.errors import ControlError
+from tidegate.rescale.model import Ask
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tidegate.control.client import ControlClient
+    from tidegate.rescale.model import Rescale
+
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def scale(
@@ -26,14 +40,73 @@ def scale(
 ) -> None:
     """Rescale a running pipeline.
 
-    Shows the plan in a line, then how far it is until it has settled. Batches go on meanwhile. Exit code 1
-    when it fails, or gives way to another rescale.
+    Shows the plan in a line, then the progress until it has settled. Batches keep running meanwhile. Exit
+    code 1 when it fails or is replaced by another rescale.
     """
     if nodes is None and parallelism is None:
         raise typer.BadParameter("say what to change: --nodes, --parallelism or both")
-    from tidegate.cli.following import carry_out
-    from tidegate.control.client import ControlClient
-    from tidegate.rescale.model import Ask
-
     ask = Ask(nodes=nodes, parallelism=parallelism, strategy=strategy, step=step)
-    carry_out(ControlClient.find(checkpoint), ask, wait=not no_wait, json=json)
+    _carry_out(checkpoint, ask, wait=not no_wait, json=json)
+
+
+def rebalance(
+    checkpoint: CheckpointArgument,
+    limit: BytesOption = None,
+    strategy: StrategyOption = None,
+    step: StepOption = None,
+    no_wait: NoWaitOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Redistribute the state of a running pipeline over the same nodes.
+
+    Measured load decides which key groups move. Batches keep running meanwhile. Exit code 1 when it fails
+    or is replaced by another rescale.
+    """
+    ask = Ask(kind="rebalance", strategy=strategy, step=step, bytes=limit)
+    _carry_out(checkpoint, ask, wait=not no_wait, json=json)
+
+
+def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
+    from tidegate.control.client import ControlClient
+    from tidegate.view.json import document
+    from tidegate.view.rescales import plan_line, print_rescale
+
+    client = ControlClient.find(checkpoint)
+    plan = client.plan(ask)
+    if not json:
+        typer.echo(plan_line(plan))
+    rescale = client.apply(ask)
+    if wait:
+        rescale = _follow(client, rescale)
+    if json:
+        typer.echo(document(rescale))
+    elif wait:
+        print_rescale(rescale)
+    else:
+        typer.echo(f"rescale {rescale.number} is under way")
+    if wait and rescale.phase != "settled":
+        raise typer.Exit(1)
+
+
+def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
+    """The rescale when it is over. Ctrl-C ends the watching, not the rescale."""
+    import sys
+
+    from tidegate.view.progress import progress
+    from tidegate.view.rescales import arrival, stage
+
+    # A bar belongs to this one rescale; lines may end up in a log among others.
+    label = "" if sys.stderr.isatty() else f"rescale {rescale.number}: "
+    try:
+        with progress() as show:
+            show(*arrival(rescale), label + stage(rescale), stage=rescale.phase)
+            while not rescale.over:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                rescale = client.rescale(rescale.number)
+                show(*arrival(rescale), label + stage(rescale), stage=rescale.phase)
+    except ControlError as error:
+        raise ControlError(f"rescale {rescale.number} was {stage(rescale)}; then: {error}") from error
+    except KeyboardInterrupt:
+        typer.echo(f"rescale {rescale.number} continues; `tidegate history` shows how it went", err=True)
+        raise typer.Exit(130) from None
+    return rescale

@@ -7,19 +7,19 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.run import FileArgument
+from tidegate.cli.options import FileArgument
 from tidegate.errors import TidegateError
 
 
 def show(
     file: FileArgument,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="OUT", help="Draw it into this file instead.")
+        Path | None, typer.Option("--html", metavar="OUT", help="Draw it as HTML in this file instead.")
     ] = None,
 ) -> None:
-    """Show a pipeline as a tree and check it.
+    """Show a pipeline as a tree, and check its structure.
 
-    The check is of its structure, and starts no Spark.
+    Does not start Spark.
     """
     from tidegate.pipeline import drawing, loading
 
@@ -30,7 +30,7 @@ def show(
         try:
             html.write_text(drawing.document(pipeline.name, pipeline.to_html()), encoding="utf-8")
         except OSError as error:
-            raise TidegateError(f"{html}: cannot be written: {error.strerror}") from error
+            raise TidegateError(f"cannot write {html}: {error.strerror}") from error
         typer.echo(f"drawn in {html}")
     # After the drawing: a picture of a wrong pipeline shows what is wrong with it.
     pipeline.plan()

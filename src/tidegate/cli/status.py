@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import typer
 
-from tidegate.cli.control import JsonOption, print_json
-from tidegate.cli.savepoint import CheckpointArgument
+from tidegate.cli.options import CheckpointArgument, JsonOption
 
 
 def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
-    """Show what a running pipeline is at.
+    """Show what a running pipeline is doing.
 
-    Its batches, its state nodes, and the rescale that is under way or was the latest.
+    Its batches, its state nodes, and the rescale under way or the latest one.
     """
     from tidegate.control.client import ControlClient
-    from tidegate.view.rescales import print_nodes, print_pairs, status_rows
+    from tidegate.view.json import document
+    from tidegate.view.rescales import print_status
 
     now = ControlClient.find(checkpoint).status()
     if json:
-        print_json(now)
-        return
-    typer.echo(f"{now.pipeline} is {now.phase}")
-    print_pairs(status_rows(now))
-    if now.nodes:
-        typer.echo()
-        print_nodes(now.nodes)
+        typer.echo(document(now))
+    else:
+        print_status(now)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 import time
 from typing import Annotated
 
 import typer
 
-from tidegate.cli.control import JsonOption
-from tidegate.cli.savepoint import CheckpointArgument
+from tidegate.cli.options import CheckpointArgument, JsonOption
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -19,19 +17,20 @@ def stop(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Let a running pipeline finish and end.
+    """Stop a running pipeline after the batch that it is working on.
 
-    Waits until it has. It goes on from there when it is started again.
+    Waits until it has stopped. The next start resumes from there.
     """
     from tidegate.control.client import ControlClient
+    from tidegate.view.json import document
 
     client = ControlClient.find(checkpoint)
     client.stop()
     while not no_wait and client.answers():
         time.sleep(_SECONDS_BETWEEN_LOOKS)
     if json:
-        typer.echo(jsonlib.dumps({"pipeline": client.pipeline, "stopped": not no_wait}))
+        typer.echo(document({"pipeline": client.pipeline, "stopped": not no_wait}))
     elif no_wait:
-        typer.echo(f"{client.pipeline} finishes its batch, then ends")
+        typer.echo(f"{client.pipeline} will stop after the current batch")
     else:
         typer.echo(f"{client.pipeline} has stopped")

@@ -1,4 +1,4 @@
-"""Every setting: its key, its type, its default, and what it takes in words."""
+"""Every setting: its key, its type, its default, and a description of the values it takes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _duration(text: str) -> str:
 
 def _positive_duration(text: str) -> str:
     if seconds(text) <= 0:
-        raise DurationError(f"{text!r} is no time at all")
+        raise DurationError(f"{text!r} is not longer than zero")
     return text
 
 
@@ -53,7 +53,7 @@ def _power_of_two(number: int) -> int:
 
 def _not_every_address(address: str) -> str:
     if address in ("0.0.0.0", "::"):
-        raise ValueError("tasks could not tell where to connect to")
+        raise ValueError("tasks need one address to connect to")
     return address
 
 
@@ -78,7 +78,7 @@ class EngineSettings(Section):
     interval: Duration = "1 second"
     """A batch starts this long after the one before it started."""
     parallelism: Annotated[int | None, Field(ge=1), Expects("a whole number, 1 or more, or none")] = None
-    """Partitions of a batch; None takes the cores that Spark has."""
+    """Partitions of a batch; None means as many as Spark has cores."""
     tries: Count = 3
     """How often a batch is tried before the pipeline stops."""
     retry_wait: Pause = "1 second"
@@ -86,25 +86,25 @@ class EngineSettings(Section):
     deadline: Annotated[
         str | None, AfterValidator(_positive_duration_or_none), Expects(f"{_SPAN}, more than zero, or none")
     ] = None
-    """A Spark job that takes longer is taken to hang: it is ended and the batch tried again, with twice the
-    time."""
+    """A Spark job that takes longer is presumed hung: it is cancelled and the batch tried again, with twice
+    the time."""
     checkpoint: Annotated[
         str,
         Field(min_length=1),
         AfterValidator(_checkpoint),
         Expects("a folder; {pipeline} in it is the name"),
     ] = ".tidegate/{pipeline}"
-    """The folder from which a pipeline goes on; `{pipeline}` stands for its name."""
+    """The folder that a pipeline resumes from; `{pipeline}` stands for its name."""
 
 
 class AdmissionSettings(Section):
-    """How many rows a batch may take."""
+    """How many rows a batch may read."""
 
     enabled: Switch = True
     target: Share = 0.9
     """The share of the interval that a batch should take."""
     initial_rows: Count = 10_000
-    """The limit of the first batch. While not set, it keeps within `min_rows` and `max_rows`."""
+    """The limit of the first batch. Unless set, it is adapted to `min_rows` and `max_rows`."""
     min_rows: Count = 100
     max_rows: Count = 50_000_000
 
@@ -117,42 +117,42 @@ class StateSettings(Section):
     key_groups: Annotated[
         int, Field(ge=1, le=65_536), AfterValidator(_power_of_two), Expects("a power of two up to 65536")
     ] = 256
-    """Slices of the key space; a checkpoint keeps the number that it began with."""
+    """Slices of the key space; a checkpoint keeps the number that it was created with."""
     backend: Annotated[
         Literal["columnar", "rocksdb", "redis", "memory"], Expects("columnar, rocksdb, redis or memory")
     ] = "columnar"
     memory: Memory = "1g"
-    """What one node may hold in memory; with `columnar` and `rocksdb` the state may be larger."""
+    """What one node may keep in memory; with `columnar` and `rocksdb` the state may be larger."""
     log: Annotated[str | None, Field(min_length=1), Expects("a folder or an s3:// address, or none")] = None
     """Where the durable log is kept; None puts it into `state` in the checkpoint."""
     durable: Switch = True
-    """Without it nothing is logged: state is lost with its node, and a checkpoint cannot be gone on from."""
+    """If false, nothing is logged: state is lost with its node, and no run can resume from the checkpoint."""
     retention: Annotated[int, Field(ge=2), Expects("a whole number, 2 or more")] = 10
-    """Committed batches whose state can still be read; what only older ones need is deleted."""
+    """Committed batches whose state can still be read; files that only older batches need are deleted."""
     timeout: Duration = "10 seconds"
-    """A node that does not answer for so long is replaced."""
+    """A node that does not answer for this long is replaced."""
     bind: Annotated[
         str,
         Field(min_length=1),
         AfterValidator(_not_every_address),
         Expects("one address of this machine, such as 10.0.0.5"),
     ] = "127.0.0.1"
-    """Where nodes listen. Tasks on other machines have to reach it."""
+    """The address that nodes listen on. Tasks on other machines must be able to reach it."""
     redis: Annotated[str, Field(min_length=1), Expects("a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
     strategy: Annotated[
         Literal["restart", "eager", "lazy", "hybrid"], Expects("restart, eager, lazy or hybrid")
     ] = "hybrid"
-    """How state follows a new route when a rescale does not say."""
+    """How state follows a new route if a rescale does not say."""
     transfer: Annotated[Literal["auto", "peer", "log"], Expects("auto, peer or log")] = "auto"
-    """Where a new owner gets state from: the old owner, or the log. `auto` is the log when that is a folder
-    of this machine, which new owners map into memory as it is."""
+    """Where a new owner gets state from: the old owner, or the log. `auto` means the log if that is a local
+    folder, whose files new owners map into memory as they are."""
     transfer_rate: Memory = "64m"
-    """What a node brings over in the background during one batch, at most."""
+    """The most that a node fetches in the background during one batch."""
 
 
 class ControlSettings(Section):
-    """How a running pipeline is steered from outside."""
+    """How a running pipeline is controlled from outside."""
 
     enabled: Switch = True
     bind: Annotated[str, Field(min_length=1), Expects("an address to listen on")] = "127.0.0.1"
@@ -163,9 +163,9 @@ class ClusterSettings(Section):
     """Where Spark's tasks run."""
 
     provider: Annotated[Literal["auto", "local", "standalone"], Expects("auto, local or standalone")] = "auto"
-    """`auto` goes by `spark.master`. Of another kind than these two, executors are left as they are."""
+    """`auto` goes by `spark.master`. Executors of any other kind of cluster are left as they are."""
     workers: Annotated[int, Field(ge=0), Expects("a whole number, 0 or more")] = 0
-    """Of `local`: processes with one executor each; 0 runs tasks in the driver's JVM."""
+    """For `local`: processes with one executor each; 0 runs tasks in the driver's JVM."""
     cores: Count = 1
     """Of one executor."""
     memory: Memory = "1g"
@@ -173,7 +173,7 @@ class ClusterSettings(Section):
 
 
 class DeadLettersSettings(Section):
-    """Where records go that cannot be read."""
+    """Where records that cannot be read go."""
 
     path: Annotated[str | None, Field(min_length=1), Expects("a folder, or none")] = None
     """None puts them into `dead-letters` in the checkpoint."""
@@ -265,14 +265,8 @@ class Key:
 
 
 SECTIONS: Mapping[str, type[Section]] = {
-    "engine": EngineSettings,
-    "admission": AdmissionSettings,
-    "state": StateSettings,
-    "control": ControlSettings,
-    "cluster": ClusterSettings,
-    "dead_letters": DeadLettersSettings,
-    "spark": SparkSettings,
-    "view": ViewSettings,
+    name: info.annotation  # type: ignore[misc]
+    for name, info in Config.model_fields.items()
 }
 
 

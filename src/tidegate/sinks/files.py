@@ -31,12 +31,12 @@ _FORMATS = ("parquet", "json")
 class Files(Sink):
     """Rows as files under `path`, each batch visible once and whole.
 
-    Data lies in `path/data/<attempt>/`; a batch is visible when `path/_manifests/<batch>.json` names its
-    files, and that file appears by one atomic step. `tidegate.read(path)` reads what is visible; a reader
-    that takes all files in the folder would see attempts that came to nothing.
+    Data files are in `path/data/<attempt>/`. A batch is visible once `path/_manifests/<batch>.json` names
+    its files, and that manifest is created atomically. `tidegate.read(path)` reads what is visible; a reader
+    that takes all files in the folder would also see failed attempts.
 
     `path` is a folder that the driver and all executors see under the same name. It belongs to one
-    pipeline and its checkpoint: with a new checkpoint, take a new folder.
+    pipeline and its checkpoint: with a new checkpoint, use a new folder.
     """
 
     path: str | os.PathLike[str]
@@ -56,9 +56,9 @@ class Files(Sink):
         try:
             root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise SinkError(f"{self.describe()}: the folder cannot be created: {error}") from error
+            raise SinkError(f"{self.describe()}: cannot create the folder: {error}") from error
         if not os.access(root, os.W_OK | os.X_OK):
-            raise SinkError(f"{self.describe()}: {root} cannot be written; change its owner or its mode")
+            raise SinkError(f"{self.describe()}: {root} is not writable; change its owner or its mode")
         local_only = str(spark.sparkContext.master).startswith("local")
         return _Writer(root, self.format, pipeline, remote=not local_only)
 
@@ -79,7 +79,7 @@ class _Writer(SinkWriter):
         self._attempts: list[Path] = []
 
     def check(self, rows: DataFrame) -> None:
-        # Spark knows what it can write, but tells only when it writes: so it writes no rows, elsewhere.
+        # Spark says what it cannot write only when it writes: so let it write no rows, elsewhere.
         folder = self._root / f".check-{uuid4().hex}"
         try:
             self._save(rows.sparkSession.createDataFrame([], rows.schema), folder)
@@ -96,9 +96,9 @@ class _Writer(SinkWriter):
         if written is not None and found < written():
             raise SinkError(
                 f"executors wrote {written()} rows of {attempt}, but the driver finds {found} in {folder}: "
-                "the folder must be one that the driver and all executors share"
+                "use a folder that the driver and all executors share"
             )
-        # Spark leaves a file for a partition without rows; a reader has no use for it.
+        # Spark writes a file even for a partition without rows.
         files = [part for part, count in counts.items() if count]
         _sync([*files, folder, folder.parent])
         self._attempts.append(folder)
@@ -115,16 +115,8 @@ class _Writer(SinkWriter):
             return
         for name in receipt["files"]:
             if not (self._root / name).is_file():
-                raise SinkError(f"batch {batch_id} cannot be published: its file {self._root / name} is gone")
-        OutputManifest(
-            pipeline=self._pipeline,
-            batch_id=batch_id,
-            attempt=receipt["attempt"],
-            format=receipt["format"],
-            rows=receipt["rows"],
-            files=tuple(receipt["files"]),
-            schema=receipt["schema"],
-        ).publish(self._root)
+                raise SinkError(f"batch {batch_id} cannot be published: {self._root / name} is missing")
+        OutputManifest(pipeline=self._pipeline, batch_id=batch_id, **receipt).publish(self._root)
         self._forget(batch_id, receipt["attempt"])
 
     def recover(
@@ -132,10 +124,11 @@ class _Writer(SinkWriter):
     ) -> None:
         visible = dict(manifest.published(self._root))
         self._check_owner(visible, committed)
-        if receipt is not None and committed not in visible and not self._holds(receipt):
+        # A batch without rows has a folder, too.
+        if receipt and committed not in visible and not (self._root / _DATA / receipt["attempt"]).is_dir():
             raise SinkError(
-                f"the output of batches up to {committed} is gone from {self._root}, but the checkpoint goes "
-                "on after them: put the folder back, or begin anew with another checkpoint"
+                f"the output of batches up to {committed} is missing from {self._root}, but the checkpoint "
+                "continues after them: restore the folder, or start over with a new checkpoint"
             )
         attempts: defaultdict[int, list[Path]] = defaultdict(list)
         for folder in (self._root / _DATA).glob("[0-9]*-*-*"):
@@ -156,13 +149,8 @@ class _Writer(SinkWriter):
         options = json_form.LINES if self._format == "json" else {}
         rows.write.format(self._format).options(**options).save(str(folder))
 
-    def _holds(self, receipt: Receipt) -> bool:
-        """Whether what was written is there; a batch without rows has an attempt's folder, too."""
-        folder: Path = self._root / _DATA / receipt["attempt"]
-        return folder.is_dir()
-
     def _forget(self, batch_id: int, winner: str) -> None:
-        """Remove what earlier tries of this run left of a published batch."""
+        """Remove what earlier attempts of this run wrote for a published batch."""
         done = [folder for folder in self._attempts if _batch_of(folder) <= batch_id]
         for folder in done:
             self._attempts.remove(folder)
@@ -180,7 +168,7 @@ class _Writer(SinkWriter):
                 "give each pipeline a folder of its own"
             )
         if latest > committed:
-            # Its next batches would be taken for repeats of those and vanish.
+            # Its next batches would be mistaken for repeats of those and lost.
             raise SinkError(
                 f"{self._root} holds batches up to {latest}, but the checkpoint has committed only up to "
                 f"{committed}: use the checkpoint that wrote them, or another folder, or remove this one"
@@ -206,7 +194,7 @@ def _count(part: Path) -> int:
 
 
 def _sync(paths: list[Path]) -> None:
-    """Put them on disk, so that the ledger never names files that a power cut took away."""
+    """Flush them to disk, so that the ledger never names files that a power cut has lost."""
     for path in paths:
         handle = os.open(path, os.O_RDONLY)
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class OutputManifest:
     attempt: str
     format: str
     rows: int
-    files: tuple[str, ...]
+    files: Sequence[str]
     schema: dict[str, Any]
     """Spark's own JSON form of the schema."""
 
@@ -40,9 +40,8 @@ def path_of(root: Path, batch_id: int) -> Path:
 def load(path: Path) -> OutputManifest:
     """Read one manifest."""
     try:
-        values = json.loads(path.read_bytes())
-        return OutputManifest(**{**values, "files": tuple(values["files"])})
-    except (ValueError, TypeError, KeyError) as error:
+        return OutputManifest(**json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
         raise SinkError(f"{path} is not a manifest that this version of Tidegate can read: {error}") from None
 
 

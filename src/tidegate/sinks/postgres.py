@@ -46,9 +46,9 @@ class Postgres(Sink):
     Tasks copy their rows, in parallel, into a staging table of the attempt; a name of its own for each
     attempt means that publishing ends with dropping a table and leaves nothing to vacuum. One
     transaction then enters the batch in `tidegate_batches` and moves the rows of the tasks that counted;
-    a batch that is entered already is left alone, whoever entered it.
+    a batch that is entered already is left alone.
 
-    The table is created when missing; arrays, maps and structs become jsonb. An existing one must have
+    The table is created if it is missing; arrays, maps and structs become jsonb. An existing one must have
     a fitting column for each of the rows' columns. `dsn` is what libpq takes ("postgresql://user@host/db"
     or "host=... dbname=..."); the driver and all executors connect by it. It is never shown.
     """
@@ -61,7 +61,7 @@ class Postgres(Sink):
             raise refused("give a DSN, like 'postgresql://user@host/database'", step="Postgres")
         parts = self.table.split(".")
         if len(parts) > 2 or not all(parts):
-            raise refused(f"table {self.table!r} is not a name, nor like 'schema.name'", step="Postgres")
+            raise refused(f"table must be 'name' or 'schema.name', not {self.table!r}", step="Postgres")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         try:
@@ -168,7 +168,7 @@ class _Writer(SinkWriter):
                 if moved.rowcount != receipt["rows"]:
                     raise SinkError(
                         f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
-                        f"has {moved.rowcount} of them: somebody changed that table"
+                        f"has {moved.rowcount} of them: the table was changed from outside"
                     )
             # With what earlier tries of this run left of the batch.
             tries = {name for name, batch in self._attempts.items() if batch == batch_id}
@@ -189,11 +189,11 @@ class _Writer(SinkWriter):
             published = {batch_id for (batch_id,) in entered}
             latest = max(published, default=-1)
             if latest > committed:
-                # Its next batches would be taken for repeats of those and vanish.
+                # Its next batches would be mistaken for repeats of those and lost.
                 raise SinkError(
                     f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the "
                     f"checkpoint has committed only up to {committed}: use the checkpoint that wrote them, "
-                    f"or another table, or remove the rows and their entries in {_BATCHES}"
+                    f"or another table; or remove the rows and their entries in {_BATCHES}"
                 )
             tables = connection.execute(
                 "select tablename from pg_tables where schemaname = coalesce(%s, current_schema()) "
@@ -223,7 +223,7 @@ class _Writer(SinkWriter):
 
     def _create_statement(self, rows: DataFrame) -> Any:
         if len(set(rows.columns)) < len(rows.columns):
-            raise SinkError(f"the rows have two columns of one name: {', '.join(rows.columns)}")
+            raise SinkError(f"the rows have columns with the same name: {', '.join(rows.columns)}")
         types = [
             _sql("{} {}", _identifier(name), _sql(kind)) for name, kind in postgres_columns.create_types(rows)
         ]
@@ -235,17 +235,17 @@ class _Writer(SinkWriter):
         return [Found(*column) for column in connection.execute(_COLUMNS, (target,)).fetchall()]
 
     def _drop(self, connection: psycopg.Connection[Any], names: Sequence[str]) -> None:
-        """Drop staging tables at the end of a transaction, but for those that somebody still writes to."""
+        """Drop staging tables at the end of a transaction, except those still in use."""
         import psycopg
 
-        # A frozen task of a driver that was replaced may hold its table for ever.
+        # A hung task of a replaced driver may hold its table forever.
         connection.execute(_sql("set local lock_timeout = {}", _literal(f"{_LOCK_SECONDS}s")))
         for name in names:
             try:
                 with connection.transaction():
                     connection.execute(_sql("drop table if exists {}", self._name(name)))
             except psycopg.errors.LockNotAvailable:
-                log.warning("%s is still written to; a later start will drop it", name)
+                log.warning("staging table %s is still in use; a later start will drop it", name)
 
     def _lock(self, connection: psycopg.Connection[Any]) -> None:
         # Even "if not exists" fails when two drivers create a table at the same moment.
@@ -302,7 +302,7 @@ def connect(dsn: str) -> psycopg.Connection[Any]:
         settings = conninfo_to_dict(dsn)
     except psycopg.Error:
         raise SinkError(
-            "the DSN of a Postgres sink cannot be parsed; write it like postgresql://user@host/db"
+            "cannot parse the DSN of a Postgres sink; write it like postgresql://user@host/db"
         ) from None
     settings.setdefault("connect_timeout", _CONNECT_SECONDS)
     settings.setdefault("application_name", "tidegate")

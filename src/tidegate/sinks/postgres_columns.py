@@ -71,7 +71,7 @@ def check(rows: DataFrame, table: str, found: Sequence[Found]) -> None:
             problems.append(f"column {field.name} is {column.type} but must be {' or '.join(accepted)}")
     given = {field.name for field in rows.schema}
     problems += [
-        f"column {c.name} must have a value and gets none"
+        f"column {c.name} is required, but the rows do not have it"
         for c in found
         if c.required and c.name not in given
     ]
@@ -112,5 +112,5 @@ def _text(column: Column, kind: DataType) -> Column:
 def _accepted(name: str, kind: DataType) -> tuple[str, ...]:
     word = kind.simpleString().partition("(")[0].partition("<")[0]
     if word not in _TYPES:
-        raise SinkError(f"column {name} is {kind.simpleString()}, which Postgres has no column for; cast it")
+        raise SinkError(f"column {name} is {kind.simpleString()}, which PostgreSQL has no type for; cast it")
     return _TYPES[word]

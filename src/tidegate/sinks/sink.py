@@ -1,9 +1,9 @@
 """What a sink is: a place where the rows of a batch become visible once, whatever crashes.
 
-A batch passes through a sink in two moves. `write` puts its rows where nobody reads them yet and
+A batch passes through a sink in two phases. `write` puts its rows where nobody reads them yet and
 answers with a receipt. The receipt goes into the ledger: that is the commit point. `publish` then
 makes the rows visible. After a crash the engine may write the same batch again (before the commit
-point) or publish it again with the receipt of the ledger (after it), so both must bear repetition.
+point) or publish it again with the receipt of the ledger (after it), so both must be idempotent.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SinkWriter(ABC):
         here, a later driver may have written and committed meanwhile.
 
         `receipt` is what this sink answered for that batch; None when it was no part of it. With it, a
-        sink can tell that its output was removed, and refuses to go on.
+        sink can tell that its output was removed, and refuse to resume.
         """
 
     def close(self) -> None:  # noqa: B027

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-# Integrals that miss a whole number by less than this (relatively) are taken for it: 100/s for
+# Integrals that miss a whole number by less than this (relatively) count as it: 100/s for
 # 0.29 s are 29 rows, although the product of the two doubles is a hair less.
 _NEARLY = 1e-14
 
@@ -26,7 +26,7 @@ class Curve:
         self.repeats = repeats
         self._starts = [0.0, *accumulate(seconds for seconds, _, _ in pieces)]
         self._sums = [0.0, *accumulate(seconds * (a + b) / 2 for seconds, a, b in pieces)]
-        # The last piece goes on for ever; a repeating curve never gets there.
+        # The last piece continues forever; a repeating curve never gets there.
         self._rates = [a for _, a, _ in pieces] + [pieces[-1][2]]
         self._slopes = [(b - a) / seconds for seconds, a, b in pieces] + [0.0]
         self.ends = not repeats and self._rates[-1] == 0
@@ -64,7 +64,7 @@ class Curve:
             rows = rows - laps * self.total
             before = laps * self._starts[-1]
         sums = np.asarray(self._sums)
-        # The first piece that ends with at least so many rows; silent pieces are passed over.
+        # The first piece that ends with at least that many rows; silent pieces are skipped.
         piece = np.searchsorted(sums[1:], rows, side="left")
         if self.repeats:
             piece = np.minimum(piece, len(self._starts) - 2)

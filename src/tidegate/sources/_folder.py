@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _SPOILED, _HOW = 101, 102
 
-Progress = Callable[[int, int], None]
-"""Called with the rows and bytes that have been written since the last call."""
+Progress = Callable[["Written"], None]
+"""Called now and then with all that has been written so far."""
 
 Lines = Callable[[int, int], "pa.StringArray"]
 """The lines of the rows from the first number up to but not including the second, each with its line end.
@@ -37,12 +37,12 @@ class Volume:
 
     def __post_init__(self) -> None:
         if (self.rows is None) == (self.size is None):
-            raise PipelineError("give either rows or a size", step="generate")
+            raise PipelineError("give either rows or size", step="generate")
         for name, number in (("rows", self.rows), ("size", self.size), ("files", self.files)):
             if number is not None and number < 1:
                 raise PipelineError(f"{name} must be at least 1, not {number}", step="generate")
         if self.files > (self.rows or self.size or 0):
-            raise PipelineError(f"that is too little for {self.files} files", step="generate")
+            raise PipelineError(f"not enough data for {self.files} files", step="generate")
 
     def shares(self) -> list[Volume]:
         """What each file gets."""
@@ -62,14 +62,14 @@ class Written:
 
 
 class PartFile(Protocol):
-    """A file that is being written. `size` is what it has by now, in bytes."""
+    """A file that is being written. `size` is its size so far, in bytes."""
 
     size: int
 
     def add(self, first: int, rows: int, room: int | None) -> int:
         """Add `rows` rows from row `first` on, and stop at the first that fills `room` bytes.
 
-        The answer is how many it were.
+        Returns how many were added.
         """
 
 
@@ -82,8 +82,8 @@ def write_parts(
 ) -> Written:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
 
-    Where the folder has parts already, of whatever suffix, numbers go on after the highest: a stream that
-    has read a file does not look at that name again. It sees no file before it is whole.
+    If the folder has parts already, of any suffix, numbering continues after the highest: a stream that has
+    read a file does not look at that name again. It sees no file before it is complete.
     """
     folder, written = Path(out), Written()
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,9 +92,10 @@ def write_parts(
         written.first = written.first or name
         hidden = folder / f".{name}.writing"
         try:
+            before = written.size
             with part(hidden) as open_part:
                 _fill(open_part, share, written, progress)
-            written.size += hidden.stat().st_size
+            written.size = before + hidden.stat().st_size  # with what closing the file adds
             hidden.replace(folder / name)
         finally:
             with suppress(FileNotFoundError):
@@ -116,8 +117,9 @@ def _fill(part: PartFile, share: Volume, written: Written, progress: Progress | 
         added = part.add(written.rows, wanted, None if share.size is None else share.size - before)
         rows += added
         written.rows += added
+        written.size += part.size - before
         if progress is not None:
-            progress(added, part.size - before)
+            progress(written)
         if share.size is not None and part.size >= share.size:
             return
 
@@ -144,7 +146,7 @@ class LineFile:
 
         lines = self._lines(first, first + rows)
         _, offsets, text = lines.buffers()
-        # The lines lie one after the other in Arrow's memory, just as they do in the file.
+        # The lines are contiguous in Arrow's memory, just as they are in the file.
         ends = np.frombuffer(offsets, dtype=np.int32)[lines.offset : lines.offset + rows + 1]
         count = rows if room is None else min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
         self.size += self._file.write(memoryview(text)[ends[0] : ends[count]])
@@ -152,7 +154,7 @@ class LineFile:
 
 
 def spoiled(lines: Lines, share: float, seed: int) -> Lines:
-    """The same lines, but about `share` of them (0 to 1) broken: cut short, mistyped, or no record at all."""
+    """The same lines, but about `share` of them (0 to 1) malformed: truncated, mistyped or garbage."""
     if not 0 <= share <= 1:
         raise PipelineError(f"malformed is a share from 0 to 1, not {share}", step="generate")
 

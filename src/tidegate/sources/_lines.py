@@ -1,10 +1,11 @@
-"""Text as rows of a schema: what does not fit comes out with its reason instead."""
+"""Text as rows of a schema; text that does not fit comes out with the reason instead."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from tidegate.pipeline.where import refused
 from tidegate.sources.source import RAW, REASON
 
 if TYPE_CHECKING:
@@ -37,6 +38,27 @@ def parse(
     checked = lines.select(RAW, parsed.alias(_PARSED)).select("*", reason.alias(REASON))
     raw = F.when(F.col(REASON).isNotNull(), F.coalesce(F.make_valid_utf8(F.col(RAW)), F.lit("")))
     return checked.select(*(row[name].alias(name) for name in schema.names), raw.alias(RAW), REASON)
+
+
+def struct(ddl: str, *, step: str) -> StructType:
+    """The columns that a schema in Spark's DDL declares. PipelineError if it is none."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        found = StructType.fromDDL(ddl)
+    except PySparkException as error:
+        raise refused(f"{ddl!r} is not a schema: {error.getCondition()}", step=step) from error
+    if not isinstance(found, StructType) or not found.names:
+        raise refused(f"{ddl!r} is not a schema; write it like 'id bigint, name string'", step=step)
+    return found
+
+
+def check_event_time(event_time: str | None, schema: StructType, *, step: str) -> None:
+    """PipelineError unless the event time, if there is one, is a column of the schema."""
+    if event_time is not None and event_time not in schema.names:
+        columns = ", ".join(schema.names)
+        raise refused(f"event_time {event_time!r} is not one of the columns {columns}", step=step)
 
 
 def _json(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, Column]:

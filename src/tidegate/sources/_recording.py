@@ -38,7 +38,7 @@ def write_sensors(
     if format == "parquet":
         if malformed:
             raise PipelineError("malformed lines need a format with lines: json or csv", step="generate")
-        return write_parts(out, ".parquet", volume, partial(_ParquetPart, source=source), progress)
+        return write_parts(out, ".parquet", volume, partial(_ParquetFile, source=source), progress)
     header = "id,timestamp,value\n" if format == "csv" else ""
     lines = spoiled(partial(_lines, source, format), malformed, source.seed)
     return write_parts(out, f".{format}", volume, partial(LineFile, lines=lines, header=header), progress)
@@ -59,7 +59,7 @@ def _lines(source: Sensors, format: str, first: int, last: int) -> pa.StringArra
     return pc.binary_join_element_wise('{"id":', id_, ',"timestamp":"', at, '","value":', value, "}\n", "")
 
 
-class _ParquetPart:
+class _ParquetFile:
     """A Parquet file with a row group per chunk."""
 
     def __init__(self, path: Path, source: Sensors) -> None:
@@ -68,7 +68,7 @@ class _ParquetPart:
         self._source = source
         self._writer: Any = None
 
-    def __enter__(self) -> _ParquetPart:
+    def __enter__(self) -> _ParquetFile:
         self._file = self._path.open("wb")
         return self
 

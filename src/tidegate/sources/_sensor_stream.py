@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ROWS_PER_BATCH = 1 << 16
-# A cut of an endless stream without a rate needs some end when nobody sets a limit.
+# A cut of an endless stream without a rate needs some end if there is no limit.
 _ENDLESS_CUT = 1_000_000
 
 

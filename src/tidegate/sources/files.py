@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
-from tidegate.sources._lines import parse
+from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources._names import is_remote, local_path
 from tidegate.sources.source import RAW, REASON, Limit, Position, Source, Taken
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Format = Literal["json", "csv", "parquet"]
 
 _BYTE_ORDER_MARK = "\ufeff"
-# Spark forgets, and then ignores, files that are a week older than the newest. We drop nothing unsaid.
+# By default Spark silently ignores files that are a week older than the newest one.
 _STREAM_OPTIONS = {"maxFileAge": "36500d"}
 _BINARY_FILE = "path string, modificationTime timestamp, length bigint, content binary"
 
@@ -31,19 +31,19 @@ class Files(Source):
 
     A file must appear whole (write it elsewhere or under a name with a leading dot, then rename it), and
     is known by its name: writing to it again is not noticed. Names with a leading dot or underscore are
-    ignored. The folder is created when it is missing, since streams often start before their data.
+    ignored. The folder is created if it is missing, because streams often start before their data.
 
     `format`: "json" (one object per line), "csv" (one record per line, no line breaks in quotes) or
     "parquet". `schema` in Spark's DDL; for parquet it may be left out when a file is there already.
-    Columns missing in a JSON object or Parquet file are null, surplus ones are left out.
+    Columns missing in a JSON object or Parquet file are null, surplus ones are ignored.
     `header`: CSV lines that repeat the schema's column names are skipped.
     `options`: further ones of Spark's JSON or CSV parser, such as `sep` or `timestampFormat`.
 
     Empty files, and lines of nothing but spaces, are skipped. A line that does not fit comes out with RAW
     and REASON, and so does a Parquet file that cannot be read (RAW is its path then; rows before the
-    damage are good rows). A compressed text file that cannot be unpacked does fail the batch, since Spark
-    unpacks it before any of its lines is seen: put a whole file, or an empty one, in its place under the
-    same name, and the pipeline goes on.
+    damage are good rows). A compressed text file that cannot be unpacked fails the batch, since Spark
+    unpacks it before it sees a line: replace it with an intact or an empty file of the same name, and start
+    the pipeline again.
     """
 
     path: str | Path
@@ -68,7 +68,7 @@ class Files(Source):
         if self.options and self.format == "parquet":
             raise _error("options are for json and csv")
         if taken := {"mode", "columnNameOfCorruptRecord"} & self.options.keys():
-            raise _error(f"option {min(taken)} is not free: it is how malformed lines are found")
+            raise _error(f"option {min(taken)} cannot be set: Tidegate uses it to find malformed lines")
 
     @property
     def folder(self) -> str:
@@ -88,11 +88,10 @@ class Files(Source):
             if Path(self.folder).is_file():
                 raise _error(f"{self.path} is a file; give the folder that it is in")
             Path(self.folder).mkdir(parents=True, exist_ok=True)
-        schema = self._struct(spark)
-        if self.event_time is not None and self.event_time not in schema.names:
-            raise _error(
-                f"event_time {self.event_time!r} is not one of the columns {', '.join(schema.names)}"
-            )
+        schema = (
+            _written_schema(spark, self.folder) if self.schema is None else struct(self.schema, step="Files")
+        )
+        check_event_time(self.event_time, schema, step="Files")
         stream = spark.readStream.options(**_STREAM_OPTIONS)
         if first_rows is not None:
             stream = stream.option("maxFilesPerTrigger", self.limit(first_rows, None).amount)
@@ -130,20 +129,6 @@ class Files(Source):
     def lag(self, position: Position) -> int | None:
         """Not known: Spark's file source reports neither what it has listed nor how many rows that is."""
         return None
-
-    def _struct(self, spark: SparkSession) -> StructType:
-        from pyspark.errors import PySparkException
-        from pyspark.sql.types import StructType
-
-        if self.schema is None:
-            return _written_schema(spark, self.folder)
-        try:
-            struct = StructType.fromDDL(self.schema)
-        except PySparkException as error:
-            raise _error(f"{self.schema!r} is not a schema: {error.getCondition()}") from error
-        if not isinstance(struct, StructType) or not struct.names:
-            raise _error(f"{self.schema!r} has no columns; write it like 'id bigint, name string'")
-        return struct
 
     def _lines(self, text: DataFrame, schema: StructType) -> DataFrame:
         """The lines in a column RAW: without blank ones, headers and byte order marks."""

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
-from tidegate.sources._lines import parse
+from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources.source import RAW, Position, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 Format = Literal["json", "raw"]
 
 CONNECTOR = "tidegate:spark-kafka:4.2.0"
-"""Maven coordinates of Spark's connector, as `engine/maven` puts it together."""
+"""Maven coordinates of Spark's connector, as `spark/maven` puts it together."""
 
 _RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 # Set by this class; another value would break what it promises.
@@ -30,14 +29,14 @@ class Kafka(Source):
     """The messages of `topic`, from the brokers at `bootstrap` ("host:port,host:port").
 
     `format`: "json" parses each value, one object, by `schema` (Spark's DDL); a missing field is null,
-    a surplus one is left out, and a message that does not fit (a null value, too) comes out with RAW and
+    a surplus one is ignored, and a message that does not fit (including a null value) comes out with RAW and
     REASON. "raw", the default without a schema, gives the columns key and value (binary), topic,
     partition, offset and timestamp.
-    `start`: "earliest", "latest", or Spark's JSON of offsets per partition; it counts for the first run,
-    later ones go on where the checkpoint stands. Messages that the broker dropped before they were
-    read fail the batch: they would be missing from the result.
-    `options`: further ones of Spark's connector, such as `kafka.security.protocol`. None of them is ever
-    shown, as there may be secrets among them.
+    `start`: "earliest", "latest", or Spark's JSON of offsets per partition; it applies to the first run,
+    later runs resume from the checkpoint. If the broker has dropped messages before they were read,
+    the batch fails: they would be missing from the result.
+    `options`: further ones of Spark's connector, such as `kafka.security.protocol`. They are never
+    shown, because they may contain secrets.
     """
 
     bootstrap: str
@@ -59,13 +58,11 @@ class Kafka(Source):
         if self.format == "json" and self.schema is None:
             raise _error("json messages need a schema, like 'id bigint, name string'")
         if self.format == "raw" and self.schema is not None:
-            raise _error("a schema is for json; raw messages always have the same columns")
+            raise _error("a schema is only for json; raw messages always have the same columns")
         if clash := sorted(set(self.options) & set(_OWN)):
             raise _error(f"option {clash[0]} is set by the source itself")
         if self.schema is None and self.event_time not in (None, "timestamp"):
-            raise _error(
-                f"event_time {self.event_time!r} is not a timestamp of a raw message; it has 'timestamp'"
-            )
+            raise _error(f"event_time of raw messages can only be 'timestamp', not {self.event_time!r}")
 
     @property
     def fallible(self) -> bool:  # type: ignore[override]
@@ -95,30 +92,15 @@ class Kafka(Source):
         messages = stream.load()
         if self.schema is None:
             return messages.select(*_RAW_COLUMNS)
-        texts = messages.select(messages["value"].cast("string").alias(RAW))
-        return parse(texts, self._struct())
+        schema = struct(self.schema, step="Kafka")
+        check_event_time(self.event_time, schema, step="Kafka")
+        return parse(messages.select(messages["value"].cast("string").alias(RAW)), schema)
 
     def lag(self, position: Position) -> int | None:
         latest, end = _offsets(position.latest), _offsets(position.end)
         if latest is None or end is None:
             return None
         return sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
-
-    def _struct(self) -> StructType:
-        from pyspark.errors import PySparkException
-        from pyspark.sql.types import StructType
-
-        try:
-            struct = StructType.fromDDL(self.schema or "")
-        except PySparkException as error:
-            raise _error(f"{self.schema!r} is not a schema: {error.getCondition()}") from error
-        if not isinstance(struct, StructType) or not struct.names:
-            raise _error(f"{self.schema!r} is not a schema; write it like 'id bigint, name string'")
-        if self.event_time is not None and self.event_time not in struct.names:
-            raise _error(
-                f"event_time {self.event_time!r} is not one of the columns {', '.join(struct.names)}"
-            )
-        return struct
 
 
 def _offsets(position: Any) -> dict[tuple[str, str], int] | None:

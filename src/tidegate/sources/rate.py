@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Beyond this, neighbouring rows are closer than a double can tell apart after a day.
 FASTEST = 1e9
-# A sine in so many straight pieces is never off by more than 0.01 % of its amplitude.
+# A sine in this many straight pieces is never off by more than 0.01 % of its amplitude.
 _SINE_PIECES = 256
 
 
@@ -56,7 +56,7 @@ def _curve_of(rate: Rate) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class Constant(Rate):
-    """The same rate for ever.
+    """The same rate forever.
 
     >>> Constant(100).count(0.29)
     29
@@ -158,7 +158,7 @@ class Trace(Rate):
     """A recorded rate: each one holds until the second of the next.
 
     With `repeat` the trace starts again at its last point, which then only marks the end; otherwise the
-    last rate holds for ever.
+    last rate holds forever.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -188,7 +188,7 @@ class Trace(Rate):
 def _held(
     points: tuple[tuple[float, float], ...], *, repeats: bool = False
 ) -> list[tuple[float, float, float]]:
-    """Level pieces from point to point, after silence up to the first; the last rate goes on."""
+    """Level pieces from point to point, after silence up to the first; the last rate continues."""
     pieces = [(b[0] - a[0], a[1], a[1]) for a, b in pairwise(points)]
     if points[0][0] > 0:
         pieces.insert(0, (points[0][0], 0.0, 0.0))
@@ -205,7 +205,7 @@ def _points(rate: Rate, points: Iterable[tuple[float, float]]) -> tuple[tuple[fl
         at, per_second = (float(number) for number in point)
         _check_rate(rate, "rate", per_second)
         if not (math.isfinite(at) and at >= 0) or (checked and at <= checked[-1][0]):
-            raise refused(f"seconds must rise from 0 or more, but {at:g} came next", step=name)
+            raise refused(f"seconds must be 0 or more and increase, but {at:g} came next", step=name)
         checked.append((at, per_second))
     if not checked:
         raise refused("at least one pair of seconds and rate is needed", step=name)

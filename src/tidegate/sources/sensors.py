@@ -43,7 +43,7 @@ class Sensors(Source):
     `rate / sensors` rows per second at even distances; `Uniform`, `Zipf` and `HotSet` draw at random.
     `value_keys`: values are whole numbers from 0 to `value_keys - 1` for joins of ids with values;
     None gives temperatures around 20, of which one in twenty is above 30.
-    `rows`: the stream ends after so many; None never ends.
+    `rows`: the stream ends after this many; None never ends.
     `start`: when the first sensor starts to send, as ISO text or datetime (UTC unless it says
     otherwise); None is when the pipeline first runs. Rows of the past are all there at once, those
     of the future come when it is time.

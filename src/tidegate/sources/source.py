@@ -86,7 +86,7 @@ class Source(ABC):
 
     @property
     def location(self) -> str | None:
-        """What is read, as `scheme:place`; None when nobody else could write there."""
+        """What is read, as `scheme:place`; None if nothing else could write there."""
         return None
 
     def seen(self, start: Any, end: Any) -> Seen:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tidegate.sources._changes import changes
 from tidegate.sources._folder import LineFile, Progress, Volume, Written, spoiled, write_parts
 from tidegate.sources._words import words
 from tidegate.sources.files import Files
 from tidegate.sources.keys import Uniform
-from tidegate.sources.source import Limit, Position, Source, Taken
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 _CHANGES = (
     "id bigint, type string, namespace int, title string, comment string, timestamp timestamp, user string, "
@@ -25,61 +22,37 @@ _CHANGES = (
 _SERVERS, _SERVER_IDS = 100_000, 100
 
 
-class _JsonLines(Source):
-    """A folder of JSON lines with a fixed schema."""
-
-    fallible: ClassVar[bool] = True
-    _schema: ClassVar[str]
-    path: str | Path
-
-    @property
-    def _files(self) -> Files:
-        return Files(self.path, "json", self._schema, self.event_time, self.grace)
-
-    @property
-    def location(self) -> str:
-        return self._files.location
-
-    def describe(self) -> str:
-        return f"{type(self).__name__} {self.path}"
-
-    def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
-        return self._files.load(spark, parallelism=parallelism, first_rows=first_rows)
-
-    def limit(self, rows: int, taken: Taken | None) -> Limit:
-        return self._files.limit(rows, taken)
-
-    def lag(self, position: Position) -> int | None:
-        return self._files.lag(position)
-
-
-@dataclass(frozen=True, slots=True)
-class Wikipedia(_JsonLines):
+class Wikipedia(Files):
     """Changes in the form of Wikimedia's stream of recent changes, as JSON lines in the folder `path`.
 
     `timestamp` is a timestamp here (the stream has seconds since 1970) and is the event time; fields of
-    the stream that are not in the schema are left out. `tidegate generate wikipedia` writes such files.
+    the stream that are not in the schema are ignored. `tidegate generate wikipedia` writes such files.
     """
 
-    path: str | Path
-    grace: str = "10 seconds"
-    event_time: str | None = "timestamp"
+    __slots__ = ()
 
-    _schema: ClassVar[str] = _CHANGES
+    def __init__(
+        self, path: str | Path, grace: str = "10 seconds", event_time: str | None = "timestamp"
+    ) -> None:
+        super().__init__(path, "json", _CHANGES, event_time, grace)
+
+    def describe(self) -> str:
+        return f"Wikipedia {self.path}"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerNames(_JsonLines):
+class ServerNames(Files):
     """Lines `{"id": 1..100, "server_name": "server-<1..100000>"}` in the folder `path`.
 
     They carry no event time. `tidegate generate server-names` writes such files.
     """
 
-    path: str | Path
-    grace: str = "0 seconds"
-    event_time: str | None = None
+    __slots__ = ()
 
-    _schema: ClassVar[str] = "id bigint, server_name string"
+    def __init__(self, path: str | Path, grace: str = "0 seconds", event_time: str | None = None) -> None:
+        super().__init__(path, "json", "id bigint, server_name string", event_time, grace)
+
+    def describe(self) -> str:
+        return f"ServerNames {self.path}"
 
 
 def write_wikipedia(

@@ -1,7 +1,7 @@
-"""What other processes write to our terminal, kept from tearing the live view apart.
+"""What other processes write to our terminal, kept from tearing up the live view.
 
 The JVM and the Python workers inherit file descriptor 2. While the live view is up, that is a pipe:
-each line is told above the view, except those that Spark writes at every start.
+each line is shown above the view, except those that Spark writes at every start.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _EVERY_START = re.compile(
 
 
 class Chatter:
-    """Tells `tell` each line that arrives on file descriptor 2, when that is a terminal.
+    """Passes each line that arrives on file descriptor 2 to `tell`, if that is a terminal.
 
-    Children that were started meanwhile keep the pipe; after the end, their lines go to the terminal.
+    Children started in the meantime keep the pipe; after the end, their lines go to the terminal.
     """
 
     def __init__(self, tell: Callable[[str], None]) -> None:

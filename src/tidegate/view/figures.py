@@ -22,6 +22,16 @@ def count(value: float) -> str:
     return f"{value:.{decimals}f}{units[0]}"
 
 
+def amount(value: float) -> str:
+    """Bytes.
+
+    >>> amount(7), amount(43_210), amount(1_250_000)
+    ('7 B', '43.2 kB', '1.25 MB')
+    """
+    text = count(value)
+    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+
+
 def rate(value: float) -> str:
     """Rows per second.
 
@@ -37,7 +47,7 @@ def span(value: float | None) -> str:
     >>> span(0.82), span(1.347), span(412), span(7500), span(100_000), span(0.0004)
     ('820 ms', '1.35 s', '6 m 52 s', '2 h 05 m', '1 d 04 h', '0.4 ms')
 
-    Less than no time, as with clocks that differ, is not known either:
+    A negative time, which clocks that differ can give, counts as unknown:
 
     >>> span(None), span(-3.0)
     ('-', '-')

@@ -17,7 +17,7 @@ from rich.text import Text
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary
 from tidegate.view.chatter import Chatter
-from tidegate.view.figures import count, rate, span, sparkline
+from tidegate.view.figures import amount, count, rate, span, sparkline
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import lag_slope, trend
 from tidegate.view.view import Clock, View
@@ -28,7 +28,7 @@ _OTHER_COLUMNS = 46
 
 
 class LiveView(View):
-    """A panel on the terminal that is drawn anew four times a second."""
+    """A panel on the terminal, redrawn four times a second."""
 
     def __init__(self, console: Console | None = None, *, clock: Clock = time.monotonic) -> None:
         self._console = console or Console()
@@ -54,7 +54,7 @@ class LiveView(View):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        # A spinner for what did not come is in the way of the error or the summary.
+        # Without a batch, a leftover spinner would only clutter the error or the summary.
         self._live.transient = not self._history
         self._live.stop()
         self._chatter.__exit__(*failure)
@@ -73,7 +73,7 @@ class LiveView(View):
 
     def render(self) -> RenderableType:
         """The panel as it is now, fit to the width of the console."""
-        # Drawn by another thread than the one that adds batches.
+        # Drawn by a thread other than the one that adds batches.
         history = list(self._history)
         if not history:
             waited = span(round(self._clock() - self._started_at))
@@ -103,7 +103,7 @@ class LiveView(View):
         graph = self._graph_width()
         plain = not self._console.encoding.startswith("utf")
 
-        # The first batch starts workers and compiles code: beside it, all others would look alike.
+        # The first batch starts workers and compiles code: next to it, all others would look alike.
         drawn = [each for each in history if each is not self._first] or history
 
         def line(figure: Callable[[BatchProgress], float | None], style: str, top: float = 0.0) -> Text:
@@ -153,7 +153,7 @@ class LiveView(View):
             behind = (last.finished_at - last.watermark).total_seconds()
             facts.append(f"watermark {span(max(0.0, behind))} behind")
         if last.state_rows:
-            facts.append(f"state {count(last.state_rows)} rows, {count(last.state_bytes)}B")
+            facts.append(f"state {count(last.state_rows)} rows, {amount(last.state_bytes)}")
         if self._late:
             facts.append(f"late {count(self._late)}")
         if last.tries > 1:

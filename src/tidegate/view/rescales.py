@@ -1,145 +1,78 @@
-"""Plans, rescales and nodes of a running pipeline, for people."""
+"""The status of a running pipeline, its plans and its rescales, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import typer
 
-from tidegate.control.controls import NodeLine, Status
+from tidegate.control.controls import Status
 from tidegate.rescale.model import Latency, Moved, PlanView, Rescale
-from tidegate.view.figures import count, rate, span
-
-_UNBOUNDED = 10_000
-
-
-def amount(value: int) -> str:
-    """Bytes.
-
-    >>> amount(7), amount(43_210), amount(1_250_000)
-    ('7 B', '43.2 kB', '1.25 MB')
-    """
-    text = count(value)
-    return f"{text}B" if text[-1].isalpha() else f"{text} B"
+from tidegate.view.figures import amount, rate, span
+from tidegate.view.tables import print_pairs, print_rows
 
 
-def changes(of: PlanView | Rescale) -> str:
-    """What is another than before."""
-    parts = [f"rebalance of {of.nodes[0]} nodes"] if of.ask.kind == "rebalance" else []
-    for name, (before, after) in (("nodes", of.nodes), ("parallelism", of.parallelism)):
-        if before != after:
-            parts.append(f"{name} {before} -> {after}")
-    return ", ".join(parts) or f"still {of.nodes[1]} nodes, parallelism {of.parallelism[1]}"
+def print_status(status: Status) -> None:
+    typer.echo(f"{status.pipeline} is {status.phase}")
+    print_pairs(_status_rows(status))
+    if status.nodes:
+        typer.echo()
+        print_rows(
+            ("node", "name", "address", "pid", "key groups", "bytes", "load"),
+            [
+                (
+                    str(node.index),
+                    node.name,
+                    node.address,
+                    str(node.pid),
+                    node.groups or "-",
+                    amount(node.bytes),
+                    f"{node.load:.1%}",
+                )
+                for node in status.nodes
+            ],
+            left=("name", "address", "key groups"),
+            fold="key groups",
+        )
 
 
-def headline(of: PlanView | Rescale) -> str:
-    """What changes, and how."""
-    return f"{changes(of)}, {of.strategy}"
+def print_plan(plan: PlanView) -> None:
+    typer.echo(_headline(plan))
+    if plan.moves:
+        typer.echo()
+        print_rows(
+            ("from", "to", "key groups", "rows", "bytes", "load"),
+            [
+                (
+                    str(move.source),
+                    str(move.target),
+                    move.groups,
+                    f"{move.rows:,}",
+                    amount(move.bytes),
+                    f"{move.load:.1%}",
+                )
+                for move in plan.moves
+            ],
+            left=("key groups",),
+            fold="key groups",
+        )
+        typer.echo()
+    typer.echo(_effect(plan))
+    if plan.note:
+        typer.echo(plan.note)
 
 
-def in_short(plan: PlanView) -> str:
-    """What moves, and what comes of it, in a few words."""
+def plan_line(plan: PlanView) -> str:
+    """A plan in one line."""
     if not plan.groups_moved:
-        return "no state moves"
+        return f"{_headline(plan)}: no state moves"
     before, after = plan.busiest
-    return f"{_moving(plan)}, busiest node {before:.1%} -> {after:.1%}"
-
-
-def effect(plan: PlanView) -> str:
-    """What moves, and what comes of it."""
-    if not plan.groups_moved:
-        return "no state moves"
-    before, after = plan.busiest
-    if round(before, 3) == round(after, 3):
-        becomes = f"stays at {after:.1%}"
-    else:
-        becomes = f"{'falls' if after < before else 'rises'} from {before:.1%} to {after:.1%}"
-    return f"{_moving(plan)}; the busiest node's share of state accesses {becomes}"
-
-
-def print_moves(plan: PlanView) -> None:
-    print_rows(
-        ("from", "to", "key groups", "rows", "bytes", "load"),
-        [
-            (
-                str(move.source),
-                str(move.target),
-                move.groups,
-                f"{move.rows:,}",
-                amount(move.bytes),
-                f"{move.load:.1%}",
-            )
-            for move in plan.moves
-        ],
-        left=("key groups",),
-        fold="key groups",
-    )
-
-
-def print_nodes(nodes: Sequence[NodeLine]) -> None:
-    print_rows(
-        ("node", "name", "address", "pid", "key groups", "bytes", "load"),
-        [
-            (
-                str(node.index),
-                node.name,
-                node.address,
-                str(node.pid),
-                node.groups or "-",
-                amount(node.bytes),
-                f"{node.load:.1%}",
-            )
-            for node in nodes
-        ],
-        left=("name", "address", "key groups"),
-        fold="key groups",
-    )
-
-
-def status_rows(status: Status) -> list[tuple[str, str]]:
-    """Label and text, in order."""
-    throughput = "-" if status.rows_per_second is None else rate(status.rows_per_second)
-    rows = [
-        ("batch", "-" if status.batch_id is None else str(status.batch_id)),
-        ("processing", throughput),
-        ("batch time", f"{span(status.batch_seconds)} of {span(status.interval_seconds)}"),
-        ("latency p50", span(status.latency_p50)),
-        ("lag", "-" if status.lag is None else f"{status.lag:,} rows"),
-        ("parallelism", str(status.parallelism)),
-        ("keyed steps", ", ".join(status.steps) or "none"),
-    ]
-    if status.route is not None:
-        rows.append(("route", f"version {status.route}"))
-    if status.rescale is not None:
-        rows.append((f"rescale {status.rescale.number}", standing(status.rescale)))
-    return rows
-
-
-def standing(rescale: Rescale) -> str:
-    """Where a rescale is, in a line."""
-    return f"{headline(rescale)}: {stage(rescale)}"
-
-
-def stage(rescale: Rescale) -> str:
-    """Its phase, and what has come over."""
-    if rescale.phase == "settled":
-        return f"settled after {span(rescale.seconds_to_settled)}"
-    if rescale.over or rescale.phase == "starting" or not rescale.groups_moved:
-        return _outcome(rescale)
-    came = max(rescale.groups_moved - rescale.groups_left, 0)
-    moved = rescale.on_demand.bytes + rescale.background.bytes
-    return f"{rescale.phase}, {came} of {rescale.groups_moved} key groups, {amount(moved)}"
+    return f"{_headline(plan)}: {_moving(plan)}, busiest node {before:.1%} -> {after:.1%}"
 
 
 def print_rescale(rescale: Rescale) -> None:
-    """The record of a rescale."""
-    typer.echo(f"rescale {rescale.number}: {headline(rescale)}: {_outcome(rescale)}")
-    print_pairs(rescale_rows(rescale))
-
-
-def rescale_rows(rescale: Rescale) -> list[tuple[str, str]]:
-    """The figures of a rescale as label and text, in order; those that are known."""
+    """The record of a rescale: the figures that are known."""
+    typer.echo(f"rescale {rescale.number}: {_headline(rescale)}: {_outcome(rescale)}")
     batch = "" if rescale.first_batch is None else f" (batch {rescale.first_batch})"
     gap = "-" if rescale.longest_gap is None else f"{span(rescale.longest_gap)} between outputs"
     steady = "" if rescale.steady_gap is None else f", against {span(rescale.steady_gap)} before"
@@ -153,33 +86,87 @@ def rescale_rows(rescale: Rescale) -> list[tuple[str, str]]:
         *((f"latency {name}", _latency(latency)) for name, latency in stretches),
         ("longest gap", gap if gap == "-" else gap + steady),
     ]
-    return [(label, text) for label, text in rows if text != "-"]
+    print_pairs([(label, text) for label, text in rows if text != "-"])
 
 
-def print_pairs(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        typer.echo(f"{label:<{width}}  {text}")
+def print_history(rescales: Sequence[Rescale]) -> None:
+    print_rows(
+        ("no", "change", "strategy", "phase", "first batch", "settled", "moved", "gap"),
+        [
+            (
+                str(each.number),
+                _changes(each),
+                each.strategy,
+                each.phase,
+                span(each.seconds_to_first_batch),
+                span(each.seconds_to_settled),
+                amount(each.on_demand.bytes + each.background.bytes),
+                span(each.longest_gap),
+            )
+            for each in rescales
+        ],
+        left=("change", "strategy", "phase"),
+        fold="change",
+    )
 
 
-def print_rows(
-    names: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[str], fold: str
-) -> None:
-    """A table: columns are set to the right but for `left`, and `fold` takes more lines where needed."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def stage(rescale: Rescale) -> str:
+    """The phase of a rescale, and how much state has arrived."""
+    if rescale.phase == "settled":
+        return f"settled after {span(rescale.seconds_to_settled)}"
+    arrived, groups = arrival(rescale)
+    if rescale.over or groups is None:
+        return _outcome(rescale)
+    moved = rescale.on_demand.bytes + rescale.background.bytes
+    return f"{rescale.phase}, {arrived} of {groups} key groups, {amount(moved)}"
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in names:
-        side: Literal["left", "right"] = "left" if name in left else "right"
-        table.add_column(name, justify=side, overflow="fold", no_wrap=name != fold)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console()
-    # What is no terminal has no width: there, nothing is cut.
-    console.width = console.width if console.is_terminal else _UNBOUNDED
-    console.print(table)
+
+def arrival(rescale: Rescale) -> tuple[int, int | None]:
+    """Key groups that have arrived, and how many move; None while that says nothing about the end."""
+    if rescale.phase == "starting" or not rescale.groups_moved:
+        return 0, None
+    return max(rescale.groups_moved - rescale.groups_left, 0), rescale.groups_moved
+
+
+def _status_rows(status: Status) -> list[tuple[str, str]]:
+    throughput = "-" if status.rows_per_second is None else rate(status.rows_per_second)
+    rows = [
+        ("batch", "-" if status.batch_id is None else str(status.batch_id)),
+        ("processing", throughput),
+        ("batch time", f"{span(status.batch_seconds)} of {span(status.interval_seconds)}"),
+        ("latency p50", span(status.latency_p50)),
+        ("lag", "-" if status.lag is None else f"{status.lag:,} rows"),
+        ("parallelism", str(status.parallelism)),
+        ("keyed steps", ", ".join(status.steps) or "none"),
+    ]
+    if status.route is not None:
+        rows.append(("route", f"version {status.route}"))
+    if (rescale := status.rescale) is not None:
+        rows.append((f"rescale {rescale.number}", f"{_headline(rescale)}: {stage(rescale)}"))
+    return rows
+
+
+def _headline(of: PlanView | Rescale) -> str:
+    return f"{_changes(of)}, {of.strategy}"
+
+
+def _changes(of: PlanView | Rescale) -> str:
+    parts = [f"rebalance of {of.nodes[0]} nodes"] if of.ask.kind == "rebalance" else []
+    for name, (before, after) in (("nodes", of.nodes), ("parallelism", of.parallelism)):
+        if before != after:
+            parts.append(f"{name} {before} -> {after}")
+    return ", ".join(parts) or f"still {of.nodes[1]} nodes, parallelism {of.parallelism[1]}"
+
+
+def _effect(plan: PlanView) -> str:
+    if not plan.groups_moved:
+        return "no state moves"
+    before, after = plan.busiest
+    if round(before, 3) == round(after, 3):
+        becomes = f"stays at {after:.1%}"
+    else:
+        becomes = f"{'falls' if after < before else 'rises'} from {before:.1%} to {after:.1%}"
+    return f"{_moving(plan)}; the busiest node's share of state accesses {becomes}"
 
 
 def _outcome(rescale: Rescale) -> str:

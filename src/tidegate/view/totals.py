@@ -9,9 +9,9 @@ from tidegate.run.summary import Summary
 from tidegate.view.figures import rate, span
 
 _STOPPED = {
-    "signal": "stopped by signal; start it again and it goes on from here",
-    "done": "the sources are at their end",
-    "duration": "the time was up",
+    "signal": "stopped by a signal; the next start resumes here",
+    "done": "every source has been read to its end",
+    "duration": "the set time is over",
 }
 
 
@@ -20,11 +20,11 @@ def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     lie_in = "" if summary.dead_letters_path is None else f" in {summary.dead_letters_path}"
     rows = [
         ("batches", f"{summary.batches} in {span(summary.seconds)}"),
-        ("rows in", f"{summary.rows_in:,} ({rate(summary.rows_per_second)})".replace(",", " ")),
-        ("rows out", f"{summary.rows_out:,}".replace(",", " ")),
-        ("dead letters", f"{summary.dead_letters:,}".replace(",", " ") + lie_in),
-        *([("late", f"{summary.late:,} rows".replace(",", " "))] if summary.late else []),
-        ("lag", "-" if summary.lag is None else f"{summary.lag:,} rows left".replace(",", " ")),
+        ("rows in", f"{summary.rows_in:,} ({rate(summary.rows_per_second)})"),
+        ("rows out", f"{summary.rows_out:,}"),
+        ("dead letters", f"{summary.dead_letters:,}" + lie_in),
+        *([("late", f"{summary.late:,} rows")] if summary.late else []),
+        ("lag", "-" if summary.lag is None else f"{summary.lag:,} rows left"),
         ("latency", f"p50 {span(summary.latency_p50)}, p99 {span(summary.latency_p99)}"),
         ("batch time", f"p50 {span(summary.batch_seconds_p50)}"),
         ("ended", _STOPPED[summary.stopped_by]),

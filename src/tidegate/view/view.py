@@ -38,10 +38,11 @@ def for_mode(mode: Mode = "auto", every: str | float = 3.0, stream: TextIO | Non
 
     `every` is the least time between two lines, as a duration or in seconds.
     """
-    # Here, because each kind of view is one of the above.
+    # Imported here: each of these modules imports View from this one.
     from rich.console import Console
 
-    from tidegate.view.lines import JsonView, LinesView
+    from tidegate.view.json import JsonView
+    from tidegate.view.lines import LinesView
     from tidegate.view.live import LiveView
 
     stream = sys.stdout if stream is None else stream

@@ -1,6 +1,6 @@
-"""Real servers for tests: started on loopback and a free port, gone with the process that asked.
+"""Real servers for tests: started on a free loopback port, and gone with the process that started them.
 
-A server that cannot be had is an error that says what to type, never a skipped test.
+A server that cannot be started is an error that says what to do, never a skipped test.
 """
 
 from tidegate.testing.servers.broker import kafka

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.errors import MissingExtraError
-from tidegate.testing.servers.daemon import ServerError, free_port, running
+from tidegate.testing.servers.daemon import ServerError, free_port, home, running
 
 VERSION = "4.1.1"
 _COORDINATES = ("org.apache.kafka", "kafka_2.13", VERSION)
@@ -33,18 +33,17 @@ rootLogger.appenderRef.out.ref = out
 def kafka() -> Iterator[str]:
     """Run a broker for the length of the block and yield its bootstrap address.
 
-    Topics are not created by being mentioned. The first call on a machine downloads the broker (about
-    45 MB) into the user's cache; all its data is removed at the end.
+    Topics are not created automatically. The first call on a machine downloads the broker (about 45 MB)
+    into the user's cache; all its data is removed at the end.
     """
     libraries = installed()
-    home = Path(tempfile.mkdtemp(prefix="tidegate-kafka-"))
-    try:
+    with home("kafka") as folder:
         port, controller = free_port(), free_port()
-        settings = home / "server.properties"
-        settings.write_text(_settings(home, port, controller))
-        logging = home / "log4j2.properties"
+        settings = folder / "server.properties"
+        settings.write_text(_settings(folder, port, controller))
+        logging = folder / "log4j2.properties"
         logging.write_text(_LOGGING)
-        log = home / "server.log"
+        log = folder / "server.log"
         java = [
             _java(),
             *_JAVA_OPTIONS,
@@ -59,11 +58,9 @@ def kafka() -> Iterator[str]:
             name=f"Kafka {VERSION}",
             log=log,
             answers=lambda: _answers(address),
-            stop_signal=signal.SIGKILL,  # nothing of it is kept, so it need not tidy up
+            stop_signal=signal.SIGKILL,  # it has nothing to save
         ):
             yield address
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def installed() -> Path:
@@ -73,7 +70,7 @@ def installed() -> Path:
     if target.is_dir():
         return target
     cache.mkdir(parents=True, exist_ok=True)
-    # Renamed when complete: a download that was cut short is never taken for the real thing.
+    # Renamed when complete: an interrupted download is never mistaken for a complete one.
     partial = Path(tempfile.mkdtemp(prefix=f".kafka-{VERSION}-", dir=cache))
     try:
         command = [
@@ -124,15 +121,8 @@ def _settings(home: Path, port: int, controller: int) -> str:
 
 
 def _format_storage(java: list[str], settings: Path, log: Path) -> None:
-    command = [
-        *java,
-        "kafka.tools.StorageTool",
-        "format",
-        "-t",
-        "dGlkZWdhdGUtdGVzdHMtMQ",
-        "-c",
-        str(settings),
-    ]
+    options = ["format", "-t", "dGlkZWdhdGUtdGVzdHMtMQ", "-c", str(settings)]
+    command = [*java, "kafka.tools.StorageTool", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ServerError(f"Kafka {VERSION} could not format its storage:\n{done.stdout}{done.stderr}")

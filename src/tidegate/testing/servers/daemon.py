@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from tidegate.errors import TidegateError
+
+T = TypeVar("T")
 
 _START_SECONDS = 60.0
 _STOP_SECONDS = 20.0
@@ -23,6 +28,31 @@ _PORTS = range(20_000, 32_000)
 
 class ServerError(TidegateError, RuntimeError):
     """A test server cannot be installed or started. Operator action: the line in the message."""
+
+
+@contextmanager
+def home(server: str) -> Iterator[Path]:
+    """A folder for a server's files, gone at the end of the block."""
+    with tempfile.TemporaryDirectory(prefix=f"tidegate-{server}-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def packaged(server: str, packages: str, find: Callable[[], T | None]) -> T:
+    """What `find` finds, after installing Debian's packages if it finds nothing and we may."""
+    found = find()
+    if found is not None:
+        return found
+    line = f"apt-get update && apt-get install -y --no-install-recommends {packages}"
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        raise ServerError(f"{server} is not installed; as root, run: {line}")
+    # A package must neither ask questions nor start a server of its own.
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=quiet, check=False)
+    found = find()
+    if found is None:
+        story = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
+        raise ServerError(f"{server} could not be installed; try: {line}\n{story}")
+    return found
 
 
 def free_port() -> int:
@@ -69,9 +99,9 @@ def running(
         deadline = time.monotonic() + _START_SECONDS
         while not answers():
             if process.poll() is not None:
-                raise ServerError(f"{name} ended with status {process.returncode} at start:\n{_tail(log)}")
+                raise ServerError(f"{name} exited at start with status {process.returncode}:\n{_tail(log)}")
             if time.monotonic() > deadline:
-                raise ServerError(f"{name} does not answer after {_START_SECONDS:.0f} s:\n{_tail(log)}")
+                raise ServerError(f"{name} did not answer within {_START_SECONDS:.0f} s:\n{_tail(log)}")
             time.sleep(0.05)
         yield process.pid
     finally:
@@ -93,4 +123,4 @@ def _setpriv() -> str:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(lines[-_LOG_TAIL:]) or "(it said nothing)"
+    return "\n".join(lines[-_LOG_TAIL:]) or "(it wrote nothing)"

