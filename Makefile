@@ -19,10 +19,12 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 test: setup  ## all tests
 	@$(python) -m pytest tests
 
-check: setup  ## lint, format, types, doc examples
+check: setup  ## lint, format, types, who imports whom, doc examples
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
 	@$(python) -m mypy
+	@.venv/bin/lint-imports --no-logo --no-cache
+	@$(python) scripts/check_tree.py
 	@$(python) -m pytest -q --doctest-modules src/tidegate
 	@$(python) scripts/check_docs.py
 	@$(python) scripts/check_lock.py
