@@ -1,6 +1,6 @@
 # `make run` and `make test` work on a fresh clone: scripts/setup brings what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench lock clean
+.PHONY: help setup run test soak check bench lock clean
 
 python := .venv/bin/python
 
@@ -18,6 +18,9 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 
 test: setup  ## all tests
 	@$(python) -m pytest tests
+
+soak: setup  ## everything that takes long, in about an hour; figures in artifacts/soak.json
+	@$(python) scripts/soak.py
 
 check: setup  ## lint, format, types, who imports whom, doc examples
 	@$(python) -m ruff check .

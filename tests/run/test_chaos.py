@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -102,7 +103,7 @@ def test_kills_of_random_parts_leave_no_trace(
             assert {"driver", "jvm"} & set(killed[since:]), running.said
             last = start(0.02)
             assert last.wait(5 * seconds) == 0, last.said
-    record_property("killed", dict(Counter(killed)))
+    record_property("killed", json.dumps(Counter(killed)))
     assert len(killed) >= seconds / EVERY / 3
     assert left(folder, checkpoint_of(folder)) == undisturbed
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -199,9 +201,9 @@ def test_batches_leave_nothing_behind(
         assert run.state(batches) == expected(batches)
     record_property("batches", batches)
     record_property("ms per batch", round(1000 * seconds / batches, 1))
-    record_property("last use", uses[-1])
+    record_property("last use", json.dumps(asdict(uses[-1])))
     slack = Use(descriptors=10, threads=2, processes=0, memory=96 << 20, files=40, disk=4 << 20)
-    record_property("last quarter to first", assert_bounded(uses, slack=slack))
+    record_property("last quarter to first", json.dumps(assert_bounded(uses, slack=slack)))
     assert len(list((tmp_path / "ledger").glob("*.json"))) <= 2 * RETENTION + 2
     with started(tmp_path) as next_run:
         assert next_run.state(batches) == expected(batches)
