@@ -21,7 +21,8 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings
-from tidegate.ledger.ledger import Entry, Ledger
+from tidegate.ledger.records import Entry
+from tidegate.ledger.ledger import Ledger
 from tidegate.rescale.route import Route
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.log.manifest import StateManifest
@@ -74,8 +75,8 @@ class Run:
             event_times={},
             receipts={},
             watermark=number,
-            state=kept.manifest.to_json(),
-            route=nodes.route.to_json(),
+            state=kept.manifest,
+            route=nodes.route,
         )
         self._ledger.append(entry)
         nodes.committed(ticket, kept.manifest)
@@ -169,7 +170,7 @@ def started(checkpoint: Path) -> Iterator[Run]:
         pipeline="soak",
         prefix="soak",
         folder=checkpoint,
-        base=StateManifest.from_json(last.state) if last and last.state else base,
+        base=(last.state if last else None) or base,
         route=Route.even(GROUPS, nodes=2, partitions=2),
         generation=ledger.generation,
         peers=False,
