@@ -21,8 +21,8 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings
-from tidegate.ledger.records import Entry
 from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.rescale.route import Route
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.log.manifest import StateManifest
