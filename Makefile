@@ -16,8 +16,8 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 	@$(python) -m tidegate.cli.main run examples/surge.py --for "60 seconds" --checkpoint .tidegate/surge \
 	  --at "30 seconds: nodes=4" --plot out/surge.png
 
-test: setup  ## all tests
-	@$(python) -m pytest tests
+test: setup  ## all tests, what takes long as a sample (TIDEGATE_SEED=... repeats one); args="-k word" picks some
+	@$(python) scripts/test.py $(args)
 
 soak: setup  ## everything that takes long, in about an hour; figures in artifacts/soak.json
 	@$(python) scripts/soak.py
