@@ -1,6 +1,6 @@
 # `make run` and `make test` work on a fresh clone: scripts/setup brings what is missing.
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check bench lock clean
+.PHONY: help setup run test soak check bench lock clean
 
 python := .venv/bin/python
 
@@ -16,13 +16,18 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 	@$(python) -m tidegate.cli.main run examples/surge.py --for "60 seconds" --checkpoint .tidegate/surge \
 	  --at "30 seconds: nodes=4" --plot out/surge.png
 
-test: setup  ## all tests
-	@$(python) -m pytest tests
+test: setup  ## all tests, what takes long as a sample (TIDEGATE_SEED=... repeats one); args="-k word" picks some
+	@$(python) scripts/test.py $(args)
 
-check: setup  ## lint, format, types, doc examples
+soak: setup  ## everything that takes long, in about an hour; figures in artifacts/soak.json
+	@$(python) scripts/soak.py
+
+check: setup  ## lint, format, types, who imports whom, doc examples
 	@$(python) -m ruff check .
 	@$(python) -m ruff format --check .
 	@$(python) -m mypy
+	@.venv/bin/lint-imports --no-logo --no-cache
+	@$(python) scripts/check_tree.py
 	@$(python) -m pytest -q --doctest-modules src/tidegate
 	@$(python) scripts/check_docs.py
 	@$(python) scripts/check_lock.py

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,28 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Run = Callable[..., tuple[Summary, list[tg.BatchProgress]]]
+_SEED = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--batches", type=int, default=100_000, help="batches of the soak without Spark")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Taken out, since a pipeline would refuse a variable that is none of its settings.
+    config.stash[_SEED] = os.environ.pop("TIDEGATE_SEED", f"{date.today():%Y%m%d}")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"seed: {config.stash[_SEED]} (another sample each day; TIDEGATE_SEED=... repeats one)"
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """What a test samples by: the same on one day, or for one TIDEGATE_SEED."""
+    seed = request.config.stash[_SEED]
+    print(f"TIDEGATE_SEED={seed} repeats this")  # noqa: T201 - pytest shows it when the test fails
+    return random.Random(f"{seed} {request.node.name}")
 
 
 @pytest.fixture(scope="session")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,26 +21,24 @@ from tests.run.chaos_kit import Driver, Left, await_that, checkpoint_of, finish,
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = float(os.environ.get("TIDEGATE_CHAOS_SECONDS", "30"))
-"""How long parts are killed. 120 is the whole test."""
 EVERY = 3.0
+"""Seconds from kill to kill, about."""
 INTERVAL = 1.0
 """Seconds from batch to batch while parts are killed, so that it is known how many there can be at most."""
-BATCHES = int(SECONDS / INTERVAL + SECONDS / EVERY) + 10
 KINDS = ("driver", "jvm", "node", "worker")
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.chaos,
-    pytest.mark.slow,
-    pytest.mark.timeout(600 + 10 * SECONDS),
-]
+pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")
-def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
-    """What a run leaves that nobody disturbs."""
-    return finish(tmp_path_factory.mktemp("calm"), BATCHES).left
+def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Left]:
+    """What a run of so many batches leaves that nobody disturbs."""
+
+    @cache
+    def run(batches: int) -> Left:
+        return finish(tmp_path_factory.mktemp("calm"), batches).left
+
+    return run
 
 
 def victims(running: Driver, kind: str) -> list[int]:
@@ -66,11 +68,18 @@ def settled(running: Driver, folder: Path) -> float:
     return time.monotonic() - began
 
 
-def test_kills_of_random_parts_leave_no_trace(calm: Left, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seconds", [9, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+)
+def test_kills_of_random_parts_leave_no_trace(
+    calm: Callable[[int], Left],
+    tmp_path: Path,
+    chance: random.Random,
+    seconds: int,
+    record_property: Callable[[str, object], None],
+) -> None:
     """A part that dies is replaced without help; only a dead driver is started again from outside."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
-    moments = random.Random(seed)
+    undisturbed = calm(int(seconds / INTERVAL + seconds / EVERY) + 10)
     folder = tmp_path / "struck"
     folder.mkdir()
     killed: list[str] = []
@@ -78,33 +87,34 @@ def test_kills_of_random_parts_leave_no_trace(calm: Left, tmp_path: Path) -> Non
 
         def start(interval: float) -> Driver:
             settings = {"engine.interval": f"{interval * 1000:.0f} ms"}
-            return stack.enter_context(Driver(folder, calm.batches, settings=settings))
+            return stack.enter_context(Driver(folder, undisturbed.batches, settings=settings))
 
         running, since = start(INTERVAL), 0
-        until = time.monotonic() + SECONDS + settled(running, folder)
+        until = time.monotonic() + seconds + settled(running, folder)
         while time.monotonic() < until:
-            time.sleep(EVERY * moments.uniform(0.7, 1.3))
+            time.sleep(EVERY * chance.uniform(0.7, 1.3))
             if not running.alive:
                 assert {"driver", "jvm"} & set(killed[since:]), running.said
                 running, since = start(INTERVAL), len(killed)
                 # Half of the drivers are struck while they start, the others at work.
-                until += settled(running, folder) if moments.random() < 0.5 else 0
-            killed += strike(running, moments)
-        if running.wait(5 * SECONDS) != 0:
+                until += settled(running, folder) if chance.random() < 0.5 else 0
+            killed += strike(running, chance)
+        if running.wait(5 * seconds) != 0:
             assert {"driver", "jvm"} & set(killed[since:]), running.said
             last = start(0.02)
-            assert last.wait(5 * SECONDS) == 0, last.said
-    print(f"killed: {' '.join(killed)}")  # noqa: T201
-    assert len(killed) >= SECONDS / EVERY / 3
-    assert left(folder, checkpoint_of(folder)) == calm
+            assert last.wait(5 * seconds) == 0, last.said
+    record_property("killed", json.dumps(Counter(killed)))
+    assert len(killed) >= seconds / EVERY / 3
+    assert left(folder, checkpoint_of(folder)) == undisturbed
 
 
-def test_every_part_is_replaced_while_its_driver_lives(calm: Left, tmp_path: Path) -> None:
+def test_every_part_is_replaced_while_its_driver_lives(calm: Callable[[int], Left], tmp_path: Path) -> None:
     """Nodes, and each kind of process that Spark runs Python in. A driver without its JVM ends by itself."""
+    undisturbed = calm(22)
     folder = tmp_path / "struck"
     folder.mkdir()
     settings = {"engine.interval": "500 ms"}
-    with Driver(folder, calm.batches, settings=settings) as running:
+    with Driver(folder, undisturbed.batches, settings=settings) as running:
         settled(running, folder)
         struck: set[str] = set()
         while True:
@@ -123,6 +133,6 @@ def test_every_part_is_replaced_while_its_driver_lives(calm: Left, tmp_path: Pat
         (jvm,) = (part for part in parts(running.process.pid) if part.kind == "jvm")
         os.kill(jvm.pid, signal.SIGKILL)
         assert running.wait() == 1
-    with Driver(folder, calm.batches) as last:
+    with Driver(folder, undisturbed.batches) as last:
         assert last.wait() == 0, last.said
-    assert left(folder, checkpoint_of(folder)) == calm
+    assert left(folder, checkpoint_of(folder)) == undisturbed

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,23 +15,30 @@ import pytest
 
 from tests.run.chaos_kit import Driver, Finished, await_that, checkpoint_of, finish, last_batch, left
 from tidegate.testing import faults
-from tidegate.testing.faults import Fault, InjectedError
+from tidegate.testing.faults import POINTS, Fault, InjectedError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(1800)]
 
-BATCHES = 24
-"""Of all runs: as many as it takes for every fault to strike, and to recover from the last one."""
 COMMITTED = ("driver.appended", "driver.committed", "driver.published")
 """Points after the commit point: the batch counts, whatever becomes of its driver."""
+UNDISTURBED = 4
+"""Batches after the last fault, to recover from it."""
+Calm = Callable[[int], Finished]
+Record = Callable[[str, object], None]
+
+sampled = pytest.mark.parametrize(
+    "every", [pytest.param(False, id="sample"), pytest.param(True, marks=pytest.mark.soak, id="every")]
+)
+"""A sample of the faults, another one each day; `make soak` has them all."""
 
 
 @pytest.fixture(scope="module")
-def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """A run that nobody disturbs."""
-    return finish(tmp_path_factory.mktemp("calm"), BATCHES)
+def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Calm:
+    """A run of so many batches that nobody disturbs."""
+    return cache(lambda batches: finish(tmp_path_factory.mktemp("calm"), batches))
 
 
 def numbered(plan: Sequence[Fault], first: int, over: int) -> list[Fault]:
@@ -39,47 +49,82 @@ def numbered(plan: Sequence[Fault], first: int, over: int) -> list[Fault]:
     ]
     places = [(fault.point, fault.batch_id) for fault in dealt if fault.batch_id is not None]
     assert len(places) == len(set(places)), "one fault would hide another"
-    assert first + over + 4 <= BATCHES, "the last batches have to be undisturbed"
     return dealt
 
 
-def survivable() -> Iterator[Fault]:
-    """All faults that leave the process of the driver alive, kind by kind."""
-    part = {point: point.partition(".")[0] for point in faults.POINTS}
-    yield from (Fault(p, "crash", victim=None if part[p] == "node" else "node") for p in faults.POINTS)
-    yield from (Fault(p, "crash", victim=None if part[p] == "task" else "executor") for p in faults.POINTS)
-    yield from (Fault(p, "hang", seconds=0.2) for p in faults.POINTS if part[p] == "driver")
-    yield from (Fault(p, "hang") for p in faults.POINTS if part[p] == "node")
-    yield from (Fault(p, "error") for p in faults.POINTS)
+def part(point: str) -> str:
+    return point.partition(".")[0]
 
 
-def test_faults_that_leave_the_process_of_the_driver_alive(calm: Finished, tmp_path: Path) -> None:
+def survivable() -> dict[str, list[Fault]]:
+    """All faults that leave the process of the driver alive, by what they do."""
+    points = {kind: [point for point in POINTS if part(point) == kind] for kind in ("driver", "node", "task")}
+    return {
+        "a node crashes": [Fault(p, "crash", victim=None if part(p) == "node" else "node") for p in POINTS],
+        "workers crash": [
+            Fault(p, "crash", victim=None if part(p) == "task" else "executor") for p in POINTS
+        ],
+        "the driver hangs": [Fault(point, "hang", seconds=0.2) for point in points["driver"]],
+        "a node hangs": [Fault(point, "hang") for point in points["node"]],
+        "a task hangs": [Fault(point, "hang") for point in points["task"]],
+        "an error": [Fault(point, "error") for point in POINTS],
+    }
+
+
+def sample(kinds: Mapping[str, Sequence[Fault]], chance: random.Random) -> list[Fault]:
+    """One fault at each point, and each kind at least once."""
+    chosen: dict[str, Fault] = {}
+    # Kinds with few points first, so that none finds all of its points taken.
+    for faults_of in sorted(kinds.values(), key=len):
+        fault = chance.choice([fault for fault in faults_of if fault.point not in chosen])
+        chosen[fault.point] = fault
+    for point in POINTS:
+        there = [fault for faults_of in kinds.values() for fault in faults_of if fault.point == point]
+        chosen.setdefault(point, chance.choice(there))
+    return [chosen[point] for point in POINTS]
+
+
+@sampled
+def test_faults_that_leave_the_process_of_the_driver_alive(
+    calm: Callable[[int], Finished],
+    tmp_path: Path,
+    chance: random.Random,
+    every: bool,
+    record_property: Record,
+) -> None:
     """Nodes and workers crash, requests fail, and everything hangs: each time the batch is tried again. Only
     an error after the commit point ends the run, and the next one goes on."""
+    kinds = survivable()
+    chosen = list(chain.from_iterable(kinds.values())) if every else sample(kinds, chance)
     # A task that hangs is ended by the deadline, and each try has a longer one: those are not to be second.
-    hangs = [Fault(point, "hang") for point in faults.POINTS if point.startswith("task.")]
-    alone = numbered(hangs, first=1, over=len(hangs))
+    hangs = [fault for fault in chosen if fault in kinds["a task hangs"]]
+    others = [fault for fault in chosen if fault not in hangs]
     # A batch gets faults of different kinds at different points: it meets them one after the other.
-    plan = [*alone, *numbered(list(survivable()), first=1 + len(hangs), over=16)]
-    settings = {"engine.deadline": f"{max(3.0, 2 * calm.slowest):.0f} s", "state.timeout": "2 s"}
+    over = 16 if every else 6
+    plan = [*numbered(hangs, 1, len(hangs)), *numbered(others, 1 + len(hangs), over)]
+    undisturbed = calm(1 + len(hangs) + over + UNDISTURBED)
+    settings = {"engine.deadline": f"{max(3.0, 2 * undisturbed.slowest):.0f} s", "state.timeout": "2 s"}
     ended, struck = list[str](), None
     with faults.planned(tmp_path / "faults", plan):
         while struck is None:
             try:
-                struck = finish(tmp_path / "struck", BATCHES, **settings)
+                struck = finish(tmp_path / "struck", undisturbed.left.batches, **settings)
             except InjectedError as error:
                 ended.append(str(error))
     assert {fault.name for fault in plan} - faults.struck(tmp_path / "faults") == set()
-    assert sorted(error.split()[2] for error in ended) == sorted(COMMITTED)
-    assert struck.left == calm.left
+    record_property("faults", len(plan))
+    ends = [fault.point for fault in plan if fault.action == "error" and fault.point in COMMITTED]
+    assert sorted(error.split()[2] for error in ended) == sorted(ends)
+    assert struck.left == undisturbed.left
 
 
 class Drivers:
     """Drivers of one pipeline, about `count`. While one is at work the next one starts Spark, which takes
     longer than what it does then."""
 
-    def __init__(self, folder: Path, plan: Sequence[Fault], count: int) -> None:
+    def __init__(self, folder: Path, batches: int, plan: Sequence[Fault], count: int) -> None:
         folder.mkdir()
+        self._batches = batches
         self._folder, self._environ = folder, faults.environment(folder.parent / "faults", plan)
         self._stack, self._count = ExitStack(), count
         self._standby: Driver | None = None
@@ -100,32 +145,53 @@ class Drivers:
 
     def _started(self) -> Driver:
         self._count -= 1
-        standby = Driver(self._folder, BATCHES, environ=self._environ, standby=True)
+        standby = Driver(self._folder, self._batches, environ=self._environ, standby=True)
         return self._stack.enter_context(standby)
 
 
-def test_faults_that_end_the_driver(calm: Finished, tmp_path: Path) -> None:
+@sampled
+def test_faults_that_end_the_driver(
+    calm: Callable[[int], Finished],
+    tmp_path: Path,
+    chance: random.Random,
+    every: bool,
+    record_property: Record,
+) -> None:
     """The next driver goes on: it publishes what was committed, and nothing of what was not."""
-    crashes = [Fault(point, "crash", victim="driver") for point in faults.POINTS]
-    plan = numbered(crashes, first=1, over=len(crashes))
+    kinds = [[point for point in POINTS if part(point) == kind] for kind in ("driver", "node", "task")]
+    points = POINTS if every else [chance.choice(points) for points in kinds]
+    plan = numbered([Fault(point, "crash", victim="driver") for point in points], 1, len(points))
+    undisturbed = calm(1 + len(plan) + UNDISTURBED).left
     folder, done = tmp_path / "struck", False
-    with Drivers(folder, plan, count=len(plan) + 1) as drivers:
+    with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 1) as drivers:
         while not done:
             before = faults.struck(tmp_path / "faults")
             running = drivers.start()
             done = running.wait() == 0
             assert done or faults.struck(tmp_path / "faults") > before, running.said
     assert {fault.name for fault in plan} - faults.struck(tmp_path / "faults") == set()
-    assert left(folder, checkpoint_of(folder)) == calm.left
+    record_property("faults", len(plan))
+    assert left(folder, checkpoint_of(folder)) == undisturbed
 
 
-def test_drivers_that_come_back_after_another_took_over(calm: Finished, tmp_path: Path) -> None:
+@sampled
+def test_drivers_that_come_back_after_another_took_over(
+    calm: Callable[[int], Finished],
+    tmp_path: Path,
+    chance: random.Random,
+    every: bool,
+    record_property: Record,
+) -> None:
     """One after the other is held, at each point that a driver passes, until the next one has moved on; the
     last one is frozen with all its processes until everything is done."""
-    hangs = [Fault(point, "hang") for point in faults.POINTS if point.startswith("driver.")]
-    plan = numbered(hangs, first=1, over=len(hangs))
+    points = [point for point in POINTS if part(point) == "driver"]
+    if not every:
+        before = [point for point in points if point not in COMMITTED]
+        points = [chance.choice(before), chance.choice(COMMITTED)]
+    plan = numbered([Fault(point, "hang") for point in points], 1, len(points))
+    undisturbed = calm(9 + len(plan) + UNDISTURBED).left
     folder = tmp_path / "struck"
-    with Drivers(folder, plan, count=len(plan) + 2) as drivers:
+    with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 2) as drivers:
         held: Driver | None = None
         for number, fault in enumerate(plan):
             running = drivers.start()
@@ -143,7 +209,8 @@ def test_drivers_that_come_back_after_another_took_over(calm: Finished, tmp_path
         faults.release(tmp_path / "faults", plan[-1])
         assert held is not None
         assert_replaced(held)
-    assert done == calm.left
+    record_property("faults", len(plan))
+    assert done == undisturbed
     assert left(folder, checkpoint_of(folder)) == done
 
 

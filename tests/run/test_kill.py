@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from tidegate.ledger.ledger import Ledger
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
 
-KILLS = 10
 ROWS = 400_000
 LINES = 2_000
 PIPELINE = """
@@ -77,11 +76,8 @@ class Driver:
         return done
 
 
-def kill_again_and_again(folder: Path) -> None:
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")  # noqa: T201 - pytest shows it when the test fails
-    moments = random.Random(seed)
-    for number in range(KILLS):
+def kill_again_and_again(folder: Path, kills: int, moments: random.Random) -> None:
+    for number in range(kills):
         before = generation(folder)
         driver = Driver(folder, rows_per_batch=2_000)
         if number % 2:
@@ -124,19 +120,28 @@ def undisturbed() -> Counter[tuple[object, ...]]:
 
 
 @pytest.mark.postgres
-def test_ten_kills_leave_no_trace(tmp_path: Path, postgres_dsn: str) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
+def test_kills_leave_no_trace(
+    tmp_path: Path,
+    postgres_dsn: str,
+    chance: random.Random,
+    kills: int,
+    record_property: Callable[[str, object], None],
+) -> None:
     """On Files and on Postgres at once, with a source of lines that cannot all be read beside the sensors."""
     import psycopg
 
-    second = f"tg.sinks.Postgres({postgres_dsn!r}, 'hot')"
+    second = f"tg.sinks.Postgres({postgres_dsn!r}, 'hot_{kills}')"
     (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, second=second))
     write_lines(tmp_path, 0)
-    kill_again_and_again(tmp_path)
+    kill_again_and_again(tmp_path, kills, chance)
+    record_property("kills", kills)
     wanted = undisturbed()
     assert Counter(zip(*tg.read(tmp_path / "out").to_pydict().values(), strict=True)) == wanted
     with psycopg.connect(postgres_dsn) as connection:
-        assert Counter(connection.execute("select id, timestamp, value from hot").fetchall()) == wanted
-    numbers = range((KILLS + 1) * LINES)
+        hot = connection.execute(f"select id, timestamp, value from hot_{kills}").fetchall()
+    assert Counter(hot) == wanted
+    numbers = range((kills + 1) * LINES)
     ids = tg.read(tmp_path / "ids")["id"].to_pylist()
     assert sorted(ids) == [number for number in numbers if number % LINES % 4]
     dead = tg.read(tmp_path / ".tidegate/killed/dead-letters/source-2")["raw"].to_pylist()

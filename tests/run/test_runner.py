@@ -284,7 +284,7 @@ def test_a_failing_function_is_told_with_its_step_and_line(run: Run) -> None:
     p = tg.Pipeline("divide")
     p.source(sensors(10)).map_arrow(divide, "id bigint").sink(tg.sinks.Discard())
     raised = divide.__code__.co_firstlineno + 1
-    place = rf"map_arrow-1 \(declared at .*test_run.py:\d+\), in line {raised}"
+    place = rf"map_arrow-1 \(declared at .*test_runner.py:\d+\), in line {raised}"
     with pytest.raises(BatchError, match=place + ": ZeroDivisionError"):
         run(p, engine__tries=1)
 

@@ -37,7 +37,7 @@ def test_the_step_and_the_line_are_named(run: Run, case: str) -> None:
         run(p)
     assert caught.value.step == step
     assert caught.value.where is not None
-    assert caught.value.where.file.endswith("test_analysis.py")
+    assert caught.value.where.file.endswith("test_translation.py")
     assert caught.value.where.line == declare.__code__.co_firstlineno
     assert word in caught.value.problem
     assert "\n" not in caught.value.problem

@@ -1,0 +1,210 @@
+"""Batch after batch through the real ledger, log and state nodes, without Spark: nothing piles up."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from numpy.typing import NDArray
+
+from tests.soak.usage import Use, assert_bounded, use
+from tidegate.batch.garbage import Garbage
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
+from tidegate.config.settings import StateSettings
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
+from tidegate.rescale.route import Route
+from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.log.manifest import StateManifest
+from tidegate.state.log.storage import open_storage
+from tidegate.state.table.keys import group_of
+from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
+from tidegate.state.task.state import TaskState
+
+GROUPS = 16
+KEYS = 500
+"""That are counted, again and again."""
+TOUCHED = 20
+"""Of those in each batch."""
+VISIT = 1_000_000
+"""Keys from here on come once and are taken away `STAY` batches later."""
+STAY = 50
+COUNTS = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+EVENTS = StateTable("join.left", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+TABLES = (COUNTS, EVENTS)
+RETENTION = 10
+
+
+Ids = NDArray[np.int64]
+
+
+def hashes(ids: Ids) -> NDArray[np.uint64]:
+    return ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+class Run:
+    """The driver's part of the protocol, and its tasks."""
+
+    def __init__(
+        self, folder: Path, nodes: Nodes, ledger: Ledger, garbage: Garbage, pool: ThreadPoolExecutor
+    ) -> None:
+        self._folder, self._nodes, self._ledger, self._garbage = folder, nodes, ledger, garbage
+        self._pool = pool
+
+    def batch(self, number: int) -> None:
+        nodes, ticket = self._nodes, self._begin(number)
+        expected = nodes.expected
+        list(self._pool.map(partial(self._task, ticket), range(nodes.route.parallelism)))
+        staged = self._pool.map(partial(nodes.prepare, ticket=ticket), expected)
+        assert dict(zip(expected, staged, strict=True)) == expected
+        kept = nodes.kept(number, watermark=number)
+        entry = Entry(
+            batch_id=number,
+            generation=self._ledger.generation,
+            cut={},
+            event_times={},
+            receipts={},
+            watermark=number,
+            state=kept.manifest,
+            route=nodes.route,
+        )
+        self._ledger.append(entry)
+        nodes.committed(ticket, kept.manifest)
+        list(self._pool.map(partial(nodes.commit, ticket=ticket, watermark=number), expected))
+        self._garbage.collect(kept.manifest, nodes.route.version)
+
+    def _begin(self, number: int) -> Ticket:
+        ticket = Ticket(self._ledger.generation, number, 1)
+        begin = partial(self._nodes.begin, ticket=ticket, watermark=number)
+        list(self._pool.map(begin, self._nodes.expected))
+        return ticket
+
+    def _task(self, ticket: Ticket, partition: int) -> None:
+        """Count some keys, let one visitor in and another one out, and keep events that expire."""
+        number, route = ticket.batch_id, self._nodes.route
+        counted = self._mine(touched(number), partition)
+        come, gone = (self._mine(np.array([visitor]), partition) for visitor in visitors(number))
+        state = TaskState(self._nodes.assignment(ticket, Time(number - 1, number)), partition, self._folder)
+        probes = pa.table({HASH: hashes(counted), "id": counted}, schema=COUNTS.probes)
+        answer = state.get(COUNTS, probes)
+        known = dict(zip(answer["id"].to_pylist(), answer["n"].to_pylist(), strict=True))
+        ids = np.concatenate([counted, come, gone])
+        state.put(
+            COUNTS,
+            pa.table(
+                {
+                    HASH: hashes(ids),
+                    DUE: np.full(len(ids), NEVER),
+                    GONE: np.isin(ids, gone),
+                    "id": ids,
+                    "n": [known.get(key, 0) + 1 for key in ids.tolist()],
+                },
+                schema=COUNTS.written,
+            ),
+        )
+        due = np.full(len(counted), number + STAY)
+        events = {HASH: hashes(counted), DUE: due, "id": counted, "n": due}
+        state.put(EVENTS, pa.table(events, schema=EVENTS.written))
+        state.stage(TABLES, late=0)
+        assert set(group_of(hashes(ids), GROUPS)) <= route.groups_in(partition)
+
+    def _mine(self, ids: Ids, partition: int) -> Ids:
+        partitions = np.asarray(self._nodes.route.partitions)[group_of(hashes(ids), GROUPS)]
+        mine: Ids = ids[(partitions == partition) & (ids >= 0)]
+        return mine
+
+    def state(self, number: int) -> tuple[dict[int, int], int]:
+        """After the last batch, as a task of the next one sees it: the counts, and the number of events."""
+        nodes, ticket = self._nodes, self._begin(number)
+        counts: dict[int, int] = {}
+        events = 0
+        for partition in range(nodes.route.parallelism):
+            state = TaskState(nodes.assignment(ticket, Time(number - 1, number)), partition, self._folder)
+            rows = state.scan(COUNTS)
+            counts |= zip(rows["id"].to_pylist(), rows["n"].to_pylist(), strict=True)
+            events += state.scan(EVENTS).num_rows
+        return counts, events
+
+
+def touched(number: int) -> Ids:
+    return (np.arange(TOUCHED) + number * TOUCHED) % KEYS
+
+
+def visitors(number: int) -> tuple[int, int]:
+    """Who comes and who goes; a negative number is nobody."""
+    return VISIT + number, VISIT + number - STAY if number >= STAY else -1
+
+
+def expected(batches: int) -> tuple[dict[int, int], int]:
+    """The same state, worked out without any of the machinery."""
+    rounds, rest = divmod(batches * TOUCHED, KEYS)
+    counts = {key: rounds + (key < rest) for key in range(KEYS)}
+    here = {VISIT + number: 1 for number in range(max(batches - STAY, 0), batches)}
+    # The watermark of the last batch is its number: what was due by then is gone.
+    alive = sum(number + STAY > batches - 1 for number in range(max(batches - STAY, 0), batches))
+    return counts | here, alive * TOUCHED
+
+
+@contextmanager
+def started(checkpoint: Path) -> Iterator[Run]:
+    ledger = Ledger(checkpoint / "ledger")
+    ledger.take_over()
+    log = str(checkpoint / "state")
+    garbage = Garbage(ledger, open_storage(log), RETENTION)
+    garbage.recover()
+    last = ledger.last
+    base = StateManifest(-1, GROUPS, None, TABLES)
+    nodes = Nodes(
+        StateSettings(nodes=2, key_groups=GROUPS, timeout="20 seconds"),
+        log=log,
+        pipeline="soak",
+        prefix="soak",
+        folder=checkpoint,
+        base=(last.state if last else None) or base,
+        route=Route.even(GROUPS, nodes=2, partitions=2),
+        generation=ledger.generation,
+        peers=False,
+    )
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            yield Run(checkpoint / "nodes", nodes, ledger, garbage, pool)
+    finally:
+        nodes.close()
+
+
+@pytest.mark.parametrize(
+    "batches", [300, pytest.param(None, marks=[pytest.mark.soak, pytest.mark.timeout(7200)], id="many")]
+)
+def test_batches_leave_nothing_behind(
+    tmp_path: Path,
+    batches: int | None,
+    pytestconfig: pytest.Config,
+    record_property: Callable[[str, object], None],
+) -> None:
+    batches = batches or int(pytestconfig.getoption("batches"))
+    began, uses = time.monotonic(), list[Use]()
+    with started(tmp_path) as run:
+        for number in range(batches):
+            run.batch(number)
+            if (number + 1) % (batches // 40) == 0:
+                uses.append(use(tmp_path))
+        seconds = time.monotonic() - began
+        assert run.state(batches) == expected(batches)
+    record_property("batches", batches)
+    record_property("ms per batch", round(1000 * seconds / batches, 1))
+    record_property("last use", json.dumps(asdict(uses[-1])))
+    slack = Use(descriptors=10, threads=2, processes=0, memory=96 << 20, files=40, disk=4 << 20)
+    record_property("last quarter to first", json.dumps(assert_bounded(uses, slack=slack)))
+    assert len(list((tmp_path / "ledger").glob("*.json"))) <= 2 * RETENTION + 2
+    with started(tmp_path) as next_run:
+        assert next_run.state(batches) == expected(batches)
