@@ -11,7 +11,6 @@ A section is checked when it is first used, and then used where it lies: nothing
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import weakref
@@ -25,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import StateError
+from tidegate.state.codec import schema_of, schema_text
 from tidegate.state.table.keys import Groups, Hashes, hash_column, parse_groups, show_groups
 from tidegate.state.table.table import DUE, HASH, StateTable
 
@@ -118,7 +118,7 @@ class RunWriter:
             "version": VERSION,
             "groups": show_groups(self._groups),
             "count": self._count,
-            "tables": [[name, _schema_text(self._schemas[name])] for name in names],
+            "tables": [[name, schema_text(self._schemas[name])] for name in names],
             "sections": [[names.index(part.table), *astuple(part)[1:]] for part in self.sections],
         }
         return json.dumps(form, separators=(",", ":")).encode()
@@ -154,7 +154,7 @@ class Run:
         form = self._read_index()
         self.groups = parse_groups(form["groups"])
         self.count = int(form["count"])
-        self.schemas = {table: _schema(text) for table, text in form["tables"]}
+        self.schemas = {table: schema_of(text) for table, text in form["tables"]}
         names = list(self.schemas)
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
         self.parts = {table: self._part(table) for table in names}
@@ -302,11 +302,3 @@ def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         (batch,) = piece.to_batches()
         yield batch, hashes[start:stop]
         start = stop
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-
-
-def _schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
