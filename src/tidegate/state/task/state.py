@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,8 +40,16 @@ class Assignment:
 class TaskState:
     """The `State` of one partition. `stage` sends what was put, once, at the end."""
 
-    def __init__(self, assignment: Assignment, partition: int, scratch: Path) -> None:
-        """`scratch` is a folder that ends with the executor."""
+    def __init__(
+        self,
+        assignment: Assignment,
+        partition: int,
+        scratch: Path,
+        *,
+        connect: Callable[[str], NodeClient] | None = None,
+    ) -> None:
+        """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address."""
+        self._connect = connect
         self._assignment = assignment
         self._partition = partition
         self._hot = HotKeys(scratch, assignment.token, partition)
@@ -98,6 +107,8 @@ class TaskState:
 
     def _client(self, owner: int) -> NodeClient:
         given = self._assignment
+        if self._connect is not None:
+            return self._connect(given.addresses[owner])
         return client_for(
             given.addresses[owner], token=given.token, pipeline=given.pipeline, timeout=given.timeout
         )
