@@ -26,7 +26,7 @@ from tidegate.rescale.spread import moves
 from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
 from tidegate.units import seconds
 

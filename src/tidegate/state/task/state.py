@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Time
-from tidegate.rescale.route import Route
 from tidegate.state.log.compaction import sorted_by_hash
 from tidegate.state.table.keys import group_of, hash_column, same
 from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a task of one batch has to know. It is pickled into every task."""
-
-    pipeline: str
-    token: str
-    ticket: Ticket
-    before: Ticket | None
-    """The attempt by which the batch before was committed in this run; None for the first one."""
-    time: Time
-    route: Route
-    addresses: tuple[str, ...]
-    """By node."""
-    timeout: float
-    faults: str | None = None
 
 
 class TaskState:
