@@ -39,8 +39,7 @@ class StateManifest:
 
     def restricted(self, groups: Groups) -> StateManifest:
         """What matters to the owner of these groups."""
-        kept = (replace(run, groups=run.groups & groups) for run in self.runs)
-        return replace(self, runs=tuple(run for run in kept if run.groups))
+        return replace(self, runs=restricted(self.runs, groups))
 
     def check(self) -> None:
         """Whether its parts go together; see `codec`."""
@@ -61,6 +60,12 @@ class StateManifest:
     def from_json(cls, form: dict[str, Any]) -> StateManifest:
         """What the ledger has, be it among other things."""
         return decoded(cls, {name: form[name] for name in cls.__dataclass_fields__})
+
+
+def restricted(runs: Iterable[RunRef], groups: Groups) -> tuple[RunRef, ...]:
+    """The runs as far as they count for these groups."""
+    kept = (replace(run, groups=run.groups & groups) for run in runs)
+    return tuple(run for run in kept if run.groups)
 
 
 def together(parts: Iterable[Iterable[RunRef]]) -> tuple[RunRef, ...]:

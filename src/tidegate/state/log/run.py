@@ -137,6 +137,18 @@ class TablePart:
     due_least: NDArray[np.int64]
     due_largest: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, schema: pa.Schema, sections: Sequence[Section], numbers: Iterable[int]) -> TablePart:
+        return cls(
+            schema,
+            tuple(sections),
+            tuple(numbers),
+            np.array([section.first for section in sections], np.uint64),
+            np.array([section.last for section in sections], np.uint64),
+            np.array([section.due_least for section in sections], np.int64),
+            np.array([section.due_largest for section in sections], np.int64),
+        )
+
 
 class Run:
     """A run that is open. Safe to use from several threads."""
@@ -157,7 +169,13 @@ class Run:
         self.schemas = {table: schema_of(text) for table, text in form["tables"]}
         names = list(self.schemas)
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
-        self.parts = {table: self._part(table) for table in names}
+        places: dict[str, list[int]] = {table: [] for table in names}
+        for place, section in enumerate(self.sections):
+            places[section.table].append(place)
+        self.parts = {
+            table: TablePart.of(self.schemas[table], [self.sections[place] for place in mine], mine)
+            for table, mine in places.items()
+        }
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Sections of a table (numbered within its part), with the columns of `table.written`.
@@ -229,19 +247,6 @@ class Run:
         return StateError(
             f"run {self.name} does not fit state table {table.name}: {problem}; only nullable value columns "
             "may be added to a table. Start with a new checkpoint, or take the change back"
-        )
-
-    def _part(self, table: str) -> TablePart:
-        numbers = tuple(n for n, section in enumerate(self.sections) if section.table == table)
-        sections = tuple(self.sections[number] for number in numbers)
-        return TablePart(
-            self.schemas[table],
-            sections,
-            numbers,
-            np.array([section.first for section in sections], np.uint64),
-            np.array([section.last for section in sections], np.uint64),
-            np.array([section.due_least for section in sections], np.int64),
-            np.array([section.due_largest for section in sections], np.int64),
         )
 
     def _read_index(self) -> dict[str, Any]:

@@ -24,14 +24,13 @@ from numpy.typing import NDArray
 from tidegate.state.log.compaction import inside, sorted_by_hash
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import LARGE, Piece, Pieces, as_written, kept
-from tidegate.state.node.backends.columnar import contains, looked_up, with_probes
+from tidegate.state.node.backends.columnar import contains, looked_up
 from tidegate.state.table.keys import Groups, group_of, hash_column, slices
+from tidegate.state.table.probes import Places, with_probes
 from tidegate.state.table.table import HASH, PROBE, StateTable
 
 CHUNK_BYTES = 4 << 20
 """Bytes that come at once in the background."""
-
-Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ class Received:
         asked for."""
         hashes = hash_column(keys[HASH])
         loaded = np.zeros(len(hashes), np.bool_)
-        found = [_nothing(table)]
+        found = [table.answered.empty_table()]
         if self.loading is not None:
             loaded = self.loading.covers(place, hashes, self.count)
             found.append(_rows(self.loading.pieces, table, keys, np.flatnonzero(loaded), closed))
@@ -363,10 +362,6 @@ def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ..
 def _rows(pieces: Pieces, table: StateTable, keys: pa.Table, places: Places, closed: int | None) -> pa.Table:
     """The rows that there are of the keys in these places."""
     if not len(places) or table.name not in pieces.parts:
-        return _nothing(table)
+        return table.answered.empty_table()
     pair = RunRef("", 0, pieces.groups, 0, 0), pieces
     return with_probes(looked_up([pair], table, keys.take(pa.array(places)), closed)[0], places)
-
-
-def _nothing(table: StateTable) -> pa.Table:
-    return table.schema.append(pa.field(PROBE, pa.int64(), False)).empty_table()

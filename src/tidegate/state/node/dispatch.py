@@ -7,37 +7,21 @@ from typing import TypeAlias, assert_never
 import pyarrow as pa
 
 from tidegate.state.node.node import StateNode
-from tidegate.state.wire.commands import (
-    Begin,
-    Command,
-    Commit,
-    Due,
-    FetchDue,
-    FetchKeys,
-    FetchRange,
-    Get,
-    NodeStatus,
-    Prepare,
-    PrepareAnswer,
-    Release,
-    Scan,
-    Stage,
-    Status,
-    page,
-)
+from tidegate.state.wire import commands as wire
+from tidegate.state.wire.commands import Command, NodeStatus, PrepareAnswer
 
 Answer: TypeAlias = pa.Table | PrepareAnswer | NodeStatus | None
 
 
-def wanted(node: StateNode, command: Get | FetchKeys | Stage) -> pa.Schema:
+def wanted(node: StateNode, command: wire.Get | wire.FetchKeys | wire.Stage) -> pa.Schema:
     """The columns of the rows that come with a command. Raises what `dispatch` would, where that shows
     before the rows are there."""
     match command:
-        case Get(ticket, table):
+        case wire.Get(ticket, table):
             return node.readable(ticket, table).probes
-        case FetchKeys(table, groups, batch_id):
+        case wire.FetchKeys(table, groups, batch_id):
             return node.departed_table(table, groups, batch_id).probes
-        case Stage(ticket, table):
+        case wire.Stage(ticket, table):
             return node.writable(ticket, table).written
 
 
@@ -47,29 +31,29 @@ def dispatch(node: StateNode, command: Command, rows: pa.Table | None = None) ->
     The answer is rows for a command that travels for them, see `Command.call`; else what the node says.
     """
     match command:
-        case Begin():
+        case wire.Begin():
             node.begin(command)
-        case Get(ticket, table):
+        case wire.Get(ticket, table):
             return node.get(ticket, table, rows)
-        case Due(ticket, table, groups, upto):
+        case wire.Due(ticket, table, groups, upto):
             return node.due(ticket, table, groups, upto)
-        case Scan(ticket, table, groups):
+        case wire.Scan(ticket, table, groups):
             return node.scan(ticket, table, groups)
-        case FetchKeys(table, groups, batch_id):
+        case wire.FetchKeys(table, groups, batch_id):
             return node.fetch_keys(table, groups, batch_id, rows)
-        case FetchDue(table, groups, batch_id, since, upto):
+        case wire.FetchDue(table, groups, batch_id, since, upto):
             return node.fetch_due(table, groups, batch_id, since, upto)
-        case FetchRange(table, groups, batch_id, first, size):
-            return page(*node.fetch_range(table, groups, batch_id, first, size))
-        case Release(ticket, groups):
+        case wire.FetchRange(table, groups, batch_id, first, size):
+            return wire.page(*node.fetch_range(table, groups, batch_id, first, size))
+        case wire.Release(ticket, groups):
             node.release(ticket, groups)
-        case Stage(ticket, table, partition, _, stats):
+        case wire.Stage(ticket, table, partition, _, stats):
             node.stage(ticket, table, partition, rows, stats)
-        case Prepare(ticket):
+        case wire.Prepare(ticket):
             return node.prepare(ticket)
-        case Commit(ticket, watermark):
+        case wire.Commit(ticket, watermark):
             node.commit(ticket, watermark)
-        case Status(sizes):
+        case wire.Status(sizes):
             return node.status(sizes=sizes)
         case _:
             assert_never(command)

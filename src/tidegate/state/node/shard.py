@@ -17,7 +17,6 @@ from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
 from tidegate.state.log.compactor import Compaction, Compactor, Rest, substituted
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.sizes import sizes_of
 from tidegate.state.log.storage import Storage
 from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Transfer, restricted
@@ -268,8 +267,8 @@ class Shard:
         [rows, bytes] by key group, as far as the index tells."""
         now = self._now
         # Runs that are with other nodes cannot be looked into.
-        pairs = self._opened(now.runs) if self._log.durable else now.pairs()
-        return sizes_of(now, pairs)
+        whole = replace(now, arrivals=()) if self._log.durable else now
+        return sizes_of(now, whole.pairs())
 
     def compact(self, rest: Rest = lambda: None) -> bool:
         """Compact a few runs into one when that is due; whether it was. For one thread at a time.
@@ -326,9 +325,6 @@ class Shard:
             if self._now is now:
                 self._now = replace(now, arrivals=())
             return self._now
-
-    def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
-        return [(ref, self._log.run(ref)) for ref in refs]
 
     def _after(self, pending: _Pending) -> StateManifest:
         return replace(

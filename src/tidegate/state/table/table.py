@@ -53,6 +53,11 @@ class StateTable:
         return self.schema.insert(2, pa.field(GONE, pa.bool_(), False))
 
     @cached_property
+    def answered(self) -> pa.Schema:
+        """Columns of an answer to `get`: those read, and `_probe`, the place of the key in the question."""
+        return self.schema.append(pa.field(PROBE, pa.int64(), False))
+
+    @cached_property
     def probes(self) -> pa.Schema:
         """Columns by which rows are asked for: `_hash` and the keys."""
         return pa.schema([self.schema.field(HASH), *self.keys])

@@ -10,8 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.state.log.compaction import sorted_by_hash
-from tidegate.state.table.keys import group_of, hash_column, same
-from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.table.keys import Groups, group_of, hash_column, same
+from tidegate.state.table.probes import Places, by_probe, with_probe, with_probes
+from tidegate.state.table.table import DUE, GONE, HASH, StateTable
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
@@ -46,19 +47,20 @@ class TaskState:
         if not len(missing):
             return known
         fetched = self._fetch(table, keys.take(pa.array(missing)))
-        fetched = _renumbered(fetched, missing)
-        return _by_probe(pa.concat_tables([known, fetched]))
+        return by_probe(table, [known, with_probes(fetched, missing)])
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        parts = [
-            node.due(self._assignment.ticket, table.name, self._groups_on(owner), upto)
-            for owner, node in self._nodes.items()
-        ]
-        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
+        ticket = self._assignment.ticket
+        return self._of_all(lambda node, groups: node.due(ticket, table.name, groups, upto))
 
     def scan(self, table: StateTable) -> pa.Table:
+        ticket = self._assignment.ticket
+        return self._of_all(lambda node, groups: node.scan(ticket, table.name, groups))
+
+    def _of_all(self, ask: Callable[[NodeClient, Groups], pa.Table]) -> pa.Table:
+        owners = self._assignment.route.owners
         parts = [
-            node.scan(self._assignment.ticket, table.name, self._groups_on(owner))
+            ask(node, frozenset(group for group in self._groups if owners[group] == owner))
             for owner, node in self._nodes.items()
         ]
         return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
@@ -93,10 +95,6 @@ class TaskState:
             given.addresses[owner], token=given.token, pipeline=given.pipeline, timeout=given.timeout
         )
 
-    def _groups_on(self, owner: int) -> frozenset[int]:
-        owners = self._assignment.route.owners
-        return frozenset(group for group in self._groups if owners[group] == owner)
-
     def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """The node of each hash; None when one has them all."""
         if len(self._nodes) == 1:
@@ -116,17 +114,15 @@ class TaskState:
             mine = np.flatnonzero(owners == owner)
             if len(mine):
                 answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
-                parts.append(_renumbered(answer, mine))
-        if not parts:
-            return table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
-        return _by_probe(pa.concat_tables(parts))
+                parts.append(with_probes(answer, mine))
+        return by_probe(table, parts)
 
     def _weighed(self, rows: pa.Table) -> pa.Table:
         """The same rows, their bytes counted as sent or received."""
         self._wire += rows.nbytes
         return rows
 
-    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, NDArray[np.int64]]:
+    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, Places]:
         """The rows of keys that a worker beside this one wrote in the batch before, and which keys are left.
 
         In one batch a key is written by one task, so they are still right, whatever the route is by now.
@@ -150,15 +146,4 @@ class TaskState:
         if closed is not None:
             there &= np.asarray(found[DUE].to_numpy()) > closed
         known = found.filter(pa.array(there)).drop_columns([GONE])
-        return known.append_column(PROBE, pa.array(rows[there], pa.int64())), missing
-
-
-def _by_probe(rows: pa.Table) -> pa.Table:
-    probes = rows[PROBE].to_numpy()
-    return rows.take(pa.array(np.argsort(probes, kind="stable")))
-
-
-def _renumbered(rows: pa.Table, numbers: NDArray[np.int64]) -> pa.Table:
-    """Rows that were asked for by a part of the keys, with the numbers that those have in the whole."""
-    place = rows.schema.get_field_index(PROBE)
-    return rows.set_column(place, PROBE, pa.array(numbers[rows[PROBE].to_numpy()], pa.int64()))
+        return with_probe(known, rows[there]), missing
