@@ -18,10 +18,11 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.compaction import inside, live, merged, reached, rows_within, sorted_by_hash
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.pieces import as_written
-from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Received
+from tidegate.state.node.arrival import CHUNK_BYTES, Arrival
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar, looked_up
 from tidegate.state.node.peers import Origin, Peers
+from tidegate.state.node.received import Received
 from tidegate.state.table.keys import Groups, bounds, distinct, group_of, hash_column, ranges, show_groups
 from tidegate.state.table.probes import Places, by_probe, with_probes
 from tidegate.state.table.table import DUE, HASH, PROBE, StateTable
