@@ -35,7 +35,7 @@ class Transfer:
     def __init__(
         self, base: StateManifest, origins: Mapping[str, Groups], *, keep: bool, scratch: Path
     ) -> None:
-        """`keep`: what has come stands in for runs that are not at hand."""
+        """`keep`: what has come is read in place of runs that are not at hand."""
         self.batch_id = base.batch_id
         self.tables = base.tables
         self.received = Received(base.groups, frozenset().union(*origins.values()))
@@ -191,3 +191,35 @@ def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ..
     """What is left of arrivals for these groups."""
     found = (arrival.restricted(groups) for arrival in arrivals)
     return tuple(arrival for arrival in found if arrival.seen()[0])
+
+
+def continued(
+    under_way: tuple[Arrival, ...],
+    base: StateManifest,
+    origins: Mapping[str, Groups],
+    held: Groups,
+    *,
+    durable: bool,
+    keep: bool,
+    scratch: Path,
+) -> tuple[Arrival, ...]:
+    """What is under way, and what is to come from now on: groups that are not `held`, and have state.
+
+    `durable`: a log has what no origin has any more.
+    """
+    for arrival in under_way:
+        if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
+            lost = arrival.transfer.moved(origins)
+            if durable:
+                arrival.transfer.drop(lost & arrival.groups)
+    filled = frozenset().union(*(run.groups for run in base.runs))
+    fresh = {address: (groups & filled) - held for address, groups in origins.items()}
+    fresh = {address: groups for address, groups in fresh.items() if groups}
+    if not fresh:
+        return under_way
+    for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
+        if arrival.batch_id == base.batch_id and arrival.transfer.widened(fresh):
+            wider = Arrival(arrival.transfer, arrival.groups.union(*fresh.values()))
+            return (*under_way[:place], wider, *under_way[place + 1 :])
+    transfer = Transfer(base, fresh, keep=keep, scratch=scratch)
+    return (*under_way, Arrival(transfer, transfer.received.open))

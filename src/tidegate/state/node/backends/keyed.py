@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.state.log.compaction import inside, reached, sorted_by_hash
+from tidegate.state.log.compaction import inside, live, reached, sorted_by_hash
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.node.backends.backend import Backend
@@ -84,7 +84,7 @@ class Keyed(Backend):
                 rows += found
                 probes += [probe] * len(found)
         kept = with_probe(decoded(rows, table.schema), np.array(probes, np.int64))
-        kept = _open(kept, snapshot.closed)
+        kept = live(kept, snapshot.closed)
         if not others:
             return kept
         read = self._runs.get(snapshot, table, keys.take(pa.array(others)))
@@ -98,7 +98,7 @@ class Keyed(Backend):
         held = self._whole(snapshot, texts) - moved
         found = [piece for (group, _), piece in zip(ids, pieces, strict=True) if piece and group in held]
         rows = decoded([row for piece in found for row in _rows(table, piece)], table.schema)
-        rows = _open(rows.filter(pc.less_equal(rows[DUE], upto)), snapshot.closed)
+        rows = live(rows.filter(pc.less_equal(rows[DUE], upto)), snapshot.closed)
         if groups - held:
             rows = pa.concat_tables([rows, self._runs.due(snapshot, table, groups - held, upto)])
         return sorted_by_hash(rows)
@@ -110,7 +110,7 @@ class Keyed(Backend):
         held = frozenset(group for group in found if again.get(group) == texts[group])
         pieces = [piece for group in held for piece in found[group]]
         rows = decoded([row for piece in pieces for row in _rows(table, piece)], table.schema)
-        rows = _open(rows, snapshot.closed)
+        rows = live(rows, snapshot.closed)
         if groups - held:
             rows = pa.concat_tables([rows, self._runs.scan(snapshot, table, groups - held)])
         return sorted_by_hash(rows)
@@ -261,7 +261,3 @@ def _change(table: StateTable, at: Id, rows: list[bytes]) -> Change:
     if table.kind == "value":
         return Change(table.name, *at, rows[0], due_of(rows[0], columns))
     return Change(table.name, *at, packed(rows), min(due_of(row, columns) for row in rows))
-
-
-def _open(rows: pa.Table, closed: int | None) -> pa.Table:
-    return rows if closed is None else rows.filter(pc.greater(rows[DUE], closed))
