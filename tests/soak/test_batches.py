@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -17,16 +17,14 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.soak.usage import Use, assert_bounded, use
+from tidegate import config
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
-from tidegate.config.settings import StateSettings
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
-from tidegate.rescale.route import Route
+from tidegate.run import recovery
 from tidegate.state.fleet.nodes import Nodes
-from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import open_storage
 from tidegate.state.table.keys import group_of
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
 from tidegate.state.task.state import TaskState
@@ -50,6 +48,14 @@ Ids = NDArray[np.int64]
 
 def hashes(ids: Ids) -> NDArray[np.uint64]:
     return ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Soaked:
+    """What recovery has to know of a pipeline."""
+
+    tables: tuple[StateTable, ...] = TABLES
+    meaning: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 class Run:
@@ -159,22 +165,10 @@ def expected(batches: int) -> tuple[dict[int, int], int]:
 def started(checkpoint: Path) -> Iterator[Run]:
     ledger = Ledger(checkpoint / "ledger")
     ledger.take_over()
-    log = str(checkpoint / "state")
-    garbage = Garbage(ledger, open_storage(log), RETENTION)
-    garbage.recover()
-    last = ledger.last
-    base = StateManifest(-1, GROUPS, None, TABLES)
-    nodes = Nodes(
-        StateSettings(nodes=2, key_groups=GROUPS, timeout="20 seconds"),
-        log=log,
-        pipeline="soak",
-        prefix="soak",
-        folder=checkpoint,
-        base=(last.state if last else None) or base,
-        route=Route.even(GROUPS, nodes=2, partitions=2),
-        generation=ledger.generation,
-        peers=False,
-    )
+    settings = {"state.nodes": 2, "state.key_groups": GROUPS, "state.retention": RETENTION}
+    effective = config.load(environ={}, overrides={**settings, "state.timeout": "20 seconds"})
+    nodes, garbage = recovery.start(checkpoint, ledger, Soaked(), effective, pipeline="soak", parallelism=2)
+    assert nodes is not None
     try:
         with ThreadPoolExecutor(2) as pool:
             yield Run(checkpoint / "nodes", nodes, ledger, garbage, pool)

@@ -16,7 +16,7 @@ from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.frames import compute
 from tidegate.spark.query import RunningQuery
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 from tidegate.translation.translation import Translation, seen
 
 

@@ -40,7 +40,7 @@ from tidegate.ledger.records import Cut, Entry
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.reasons import reason
 from tidegate.state.fleet.nodes import Kept, Nodes
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 
 log = logging.getLogger(__name__)
 

@@ -14,11 +14,13 @@ from tidegate.ledger.records import Entry
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import respread
 from tidegate.run import checkpoint
-from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.fleet.nodes import Nodes, names_of
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.state.table.evolution import check_meaning, evolved
 from tidegate.state.table.table import StateTable
+from tidegate.units import seconds, size
 
 
 class Stateful(Protocol):
@@ -80,17 +82,24 @@ def start(
     storage = open_storage(log.place)
     garbage = Garbage(ledger, storage, config.state.retention)
     garbage.recover()
-    nodes = Nodes(
-        config.state,
-        log=log.place,
+    settings = config.state
+    planned = route(ledger.last, found.groups, nodes=settings.nodes, parallelism=parallelism)
+    redis = {"url": settings.redis, "prefix": f"tidegate:{pipeline}:{log.id}"}
+    provider = LocalNodes(
+        max(planned.nodes) + 1,
         pipeline=pipeline,
-        prefix=f"tidegate:{pipeline}:{log.id}",
-        folder=folder,
-        base=found,
-        route=route(ledger.last, found.groups, nodes=config.state.nodes, parallelism=parallelism),
-        generation=ledger.generation,
-        peers=_by_peers(config, storage),
+        log=log.place,
+        scratch=folder / "nodes",
+        backend=settings.backend,
+        memory=size(settings.memory),
+        durable=settings.durable,
+        bind=settings.bind,
+        options=redis if settings.backend == "redis" else {},
+        timeout=seconds(settings.timeout),
+        prefix=names_of(ledger.generation),
     )
+    peers = _by_peers(config, storage)
+    nodes = Nodes(settings, provider=provider, pipeline=pipeline, base=found, route=planned, peers=peers)
     return nodes, garbage
 
 

@@ -23,7 +23,7 @@ from tidegate.rescale.route import Route
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 from tidegate.translation.task import PARTITION, task
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 from tidegate import faults
 from tidegate.operators.operator import Operator
 from tidegate.state.table.table import HASH
-from tidegate.state.task.state import Assignment, TaskState
+from tidegate.state.task.assignment import Assignment
+from tidegate.state.task.state import TaskState
 
 PARTITION = "_partition"
 """Says which partition a row belongs to, in rows that are there only to say so; null in all others."""

@@ -28,7 +28,7 @@ from tidegate.spark import row_size
 from tidegate.spark.frames import compute
 from tidegate.spark.reasons import reason
 from tidegate.state.table.table import StateTable
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 from tidegate.translation.event_time import event_time
 from tidegate.translation.handover import (
     handover,

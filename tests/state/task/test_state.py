@@ -18,7 +18,8 @@ from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
 from tidegate.state.task import hot_keys
-from tidegate.state.task.state import Assignment, TaskState
+from tidegate.state.task.assignment import Assignment
+from tidegate.state.task.state import TaskState
 from tidegate.state.wire.client import client_for
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))

@@ -38,6 +38,7 @@ from tests.state.node_kit import (
 )
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError, StateError
+from tidegate.state import codec
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.storage import open_storage
@@ -48,11 +49,12 @@ from tidegate.state.table.rows import encoded
 from tidegate.state.table.table import NEVER
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.client import NodeClient
-from tidegate.state.wire.parsing import decode
+from tidegate.state.wire.commands import decode
 
 fuzz = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HELD = frozenset(range(COUNT // 2))
 KEYS = [key for key in range(40) if group(key) in HELD]
+TABLE_FORM = codec.encoded(TABLE)
 STRANGE = next(key for key in range(40) if group(key) not in HELD)
 
 
@@ -77,12 +79,13 @@ class Target:
         )
 
     def form(self, op: str, **fields: Any) -> dict[str, Any]:
-        ticket = {
-            "generation": self.ticket.generation,
-            "batch": self.ticket.batch_id,
-            "attempt": self.ticket.attempt,
-        }
-        return {"v": wire.VERSION, "op": op, "pipeline": PIPELINE, **ticket, **fields}
+        """A command for the batch that is open, unless the fields tell another ticket."""
+        ticket = codec.encoded(self.ticket)
+        return {"v": wire.VERSION, "op": op, "pipeline": PIPELINE, "ticket": ticket, **fields}
+
+    def later(self) -> dict[str, object]:
+        """A ticket that may begin."""
+        return {**codec.encoded(self.ticket), "batch_id": 1, "attempt": 99}
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +157,7 @@ anything = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
 )
 FIELDS = (
-    *("v", "op", "pipeline", "generation", "batch", "attempt", "table", "groups", "partition", "stats"),
+    *("v", "op", "pipeline", "ticket", "table", "groups", "partition", "stats"),
     *("manifest", "watermark", "upto", "group", "sizes", "rows", "more"),
     *("origins", "budget", "batch_id", "since", "first", "size"),
 )
@@ -199,7 +202,10 @@ def mutated(draw: st.DrawFn) -> dict[str, Any]:
         elif name == "manifest" and draw(st.booleans()):
             inner = st.dictionaries(st.sampled_from(list(EMPTY.to_json())), anything)
             form[name] = EMPTY.to_json() | draw(inner)
-        elif name != "generation":
+        elif name == "ticket" and draw(st.booleans()):
+            inner = st.dictionaries(st.sampled_from(["batch_id", "attempt", "more"]), anything)
+            form[name] = codec.encoded(OVER) | draw(inner)
+        else:
             form[name] = draw(anything)
     return form
 
@@ -293,18 +299,20 @@ def test_a_command_arrives_as_it_was_sent(command: wire.Command) -> None:
         {"groups": "0-15,0-15"},
         {"groups": str(COUNT)},
         {"groups": "-1"},
-        {"generation": True},
-        {"generation": -1},
-        {"generation": 2**63},
-        {"batch": 1.0},
+        {"ticket": {"generation": True}},
+        {"ticket": {"generation": -1}},
+        {"ticket": {"generation": 2**63}},
+        {"ticket": {"batch_id": 1.0}},
+        {"ticket": {"more": 1}},
+        {"ticket": [1, 1, 99]},
         {"watermark": "5"},
         {"manifest": EMPTY.to_json() | {"groups": 12}},
         {"manifest": EMPTY.to_json() | {"groups": 2**40}},
         {"manifest": EMPTY.to_json() | {"batch_id": 1}},
-        {"manifest": EMPTY.to_json() | {"tables": [TABLE.to_json(), TABLE.to_json()]}},
-        {"manifest": EMPTY.to_json() | {"tables": [TABLE.to_json() | {"kind": "tree"}]}},
-        {"manifest": EMPTY.to_json() | {"tables": [TABLE.to_json() | {"keys": "AAAA"}]}},
-        {"manifest": EMPTY.to_json() | {"tables": [TABLE.to_json() | {"keys": TABLE.to_json()["values"]}]}},
+        {"manifest": EMPTY.to_json() | {"tables": [TABLE_FORM, TABLE_FORM]}},
+        {"manifest": EMPTY.to_json() | {"tables": [TABLE_FORM | {"kind": "tree"}]}},
+        {"manifest": EMPTY.to_json() | {"tables": [TABLE_FORM | {"keys": "AAAA"}]}},
+        {"manifest": EMPTY.to_json() | {"tables": [TABLE_FORM | {"keys": TABLE_FORM["values"]}]}},
         {"manifest": EMPTY.to_json() | {"runs": [{"name": "a.run"}]}},
         {"manifest": EMPTY.to_json() | {"extra": 1}},
         {"more": 1},
@@ -322,15 +330,18 @@ def test_a_command_arrives_as_it_was_sent(command: wire.Command) -> None:
     ids=repr,
 )
 def test_a_begin_that_makes_no_sense_is_refused(target: Target, change: dict[str, Any]) -> None:
-    form = target.form("begin", groups="0-7", watermark=None, manifest=EMPTY.to_json(), batch=1, attempt=99)
+    ticket = target.later()
+    form = target.form("begin", groups="0-7", watermark=None, manifest=EMPTY.to_json(), ticket=ticket)
     assert isinstance(decode(json.dumps(form).encode(), PIPELINE), wire.Begin)
+    if isinstance(change.get("ticket"), dict):
+        change = {"ticket": ticket | change["ticket"]}
     action = flight.Action("begin", json.dumps(form | change).encode())
     with pytest.raises(flight.FlightServerError):
         list(target.raw.do_action(action, target.options()))
 
 
 def test_a_begin_that_tells_no_origins_is_one_without(target: Target) -> None:
-    form = target.form("begin", groups="0-7", watermark=None, manifest=EMPTY.to_json(), batch=1)
+    form = target.form("begin", groups="0-7", watermark=None, manifest=EMPTY.to_json(), ticket=target.later())
     begin = decode(json.dumps(form).encode(), PIPELINE)
     assert isinstance(begin, wire.Begin)
     assert (begin.origins, begin.budget) == ({}, 0)
@@ -355,7 +366,7 @@ def test_what_is_not_kept_is_not_given(target: Target) -> None:
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "a/b", "..", ".", "", "a\0b", "x" * 300])
 def test_the_name_of_a_run_cannot_lead_out_of_the_log(target: Target, name: str) -> None:
     run = {"name": name, "sequence": 0, "groups": "0-7", "rows": 1, "bytes": 1}
-    form = target.form("begin", groups="0-7", watermark=None, batch=1, attempt=99)
+    form = target.form("begin", groups="0-7", watermark=None, ticket=target.later())
     form["manifest"] = EMPTY.to_json() | {"runs": [run]}
     with pytest.raises(flight.FlightServerError, match=r"name"):
         list(target.raw.do_action(flight.Action("begin", json.dumps(form).encode()), target.options()))
@@ -395,7 +406,7 @@ def test_calls_that_a_node_does_not_know_are_refused(target: Target) -> None:
 
 
 def test_another_pipeline_and_another_protocol_are_refused(target: Target) -> None:
-    for change in ({"pipeline": "other"}, {"v": 2}):
+    for change in ({"pipeline": "other"}, {"v": wire.VERSION + 1}):
         command = json.dumps(target.form("prepare") | change).encode()
         with pytest.raises(flight.FlightServerError, match="is refused"):
             list(target.raw.do_action(flight.Action("prepare", command), target.options()))

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tidegate.errors import StateError, TidegateError
+from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.wire.client import NodeClient
 
 _START = 60.0
@@ -30,15 +31,6 @@ _LOW = 15
 """The priority of a node that starts while others work, as `nice` has it."""
 _LOGS = 10
 """So many logs of earlier nodes are kept, the newest ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeHandle:
-    """A node that runs. `address` is host:port."""
-
-    name: str
-    address: str
-    pid: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,10 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +23,12 @@ from tidegate.errors import NodeError, TidegateError
 from tidegate.rescale.model import Moved
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import moves
-from tidegate.state.fleet.local import LocalNodes, NodeHandle
+from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
-from tidegate.state.task.state import Assignment
+from tidegate.state.task.assignment import Assignment
 from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
-from tidegate.units import seconds, size
+from tidegate.units import seconds
 
 _log = logging.getLogger(__name__)
 
@@ -81,23 +80,30 @@ class _Switch:
     hold: bool = False
 
 
+def in_background(work: Callable[[], None]) -> None:
+    """In a thread of its own, which does not keep the process alive."""
+    threading.Thread(target=work, name="nodes", daemon=True).start()
+
+
 class Nodes:
-    """State nodes on this machine, with the state that they stand at."""
+    """The state nodes of a driver, with the state that they stand at."""
 
     def __init__(
         self,
         settings: Settings,
         *,
-        log: str,
+        provider: NodeProvider,
         pipeline: str,
-        prefix: str,
-        folder: Path,
         base: StateManifest,
         route: Route,
-        generation: int,
         peers: bool,
+        connect: Callable[[str], NodeClient] | None = None,
+        spawn: Callable[[Callable[[], None]], object] = in_background,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`peers`: after a switch of the route, new owners get state from the old ones; else from the log."""
+        """`provider` has the nodes of the route. `peers`: after a switch of the route, new owners get state
+        from the old ones; else from the log. `connect` leads to the node at an address, `spawn` runs what no
+        batch is to wait for."""
         self._base = base
         self._tables = base.tables
         self.route = route
@@ -111,19 +117,10 @@ class Nodes:
         self._durable = settings.durable
         self._before: Ticket | None = None
         self._answers: dict[int, PrepareAnswer] = {}
-        self._local = LocalNodes(
-            max(route.nodes) + 1,
-            pipeline=pipeline,
-            log=log,
-            scratch=folder / "nodes",
-            backend=settings.backend,
-            memory=size(settings.memory),
-            durable=settings.durable,
-            bind=settings.bind,
-            options={"url": settings.redis, "prefix": prefix} if settings.backend == "redis" else {},
-            timeout=self._timeout,
-            prefix=names_of(generation),
-        )
+        self._provider = provider
+        self._connect = connect
+        self._spawn = spawn
+        self._sleep = sleep
 
     @property
     def expected(self) -> dict[int, frozenset[StagedPart]]:
@@ -140,7 +137,7 @@ class Nodes:
     @property
     def handles(self) -> tuple[NodeHandle, ...]:
         """The nodes by number; some may own nothing."""
-        return self._local.nodes
+        return self._provider.nodes
 
     @property
     def load(self) -> NDArray[np.float64]:
@@ -157,15 +154,15 @@ class Nodes:
 
     def grow(self, count: int) -> None:
         """Have at least so many nodes, without a batch taking longer for it. The new ones own nothing yet."""
-        self._local.grow(count, gently=True)
+        self._provider.grow(count, gently=True)
 
     def shrink(self, count: int) -> None:
         """Keep the first `count` nodes; the others end."""
-        self._local.shrink(count)
+        self._provider.shrink(count)
 
     def switch(self, route: Route, *, hold: bool) -> None:
         """Between two batches: the next one runs on this route. `hold` it until the state is all there."""
-        handles = self._local.nodes
+        handles = self._provider.nodes
         origins: dict[int, dict[str, Groups]] = {}
         for move in moves(self.route, route) if self.peers else ():
             groups = origins.setdefault(move.target, {})
@@ -177,8 +174,8 @@ class Nodes:
 
     def restart(self, route: Route) -> None:
         """Between two batches: end all nodes and start those of another route; the log has the state."""
-        self._local.close()
-        self._local.grow(max(route.nodes) + 1)
+        self._provider.close()
+        self._provider.grow(max(route.nodes) + 1)
         self.route, self._switch = route, _Switch()
 
     def let_go(self) -> None:
@@ -187,30 +184,30 @@ class Nodes:
         assert self._before is not None
         ticket, every = self._before, frozenset(range(self.route.groups))
 
-        def tell(node: NodeHandle) -> None:
-            try:
-                self._connected(node).release(ticket, every)
-            except TidegateError as error:
-                _log.warning("%s has not heard that it may let go: %s", node.name, error)
+        def tell(handles: Sequence[NodeHandle]) -> None:
+            for node in handles:
+                try:
+                    self._connected(node).release(ticket, every)
+                except TidegateError as error:
+                    _log.warning("%s has not heard that it may let go: %s", node.name, error)
 
-        handles = self._local.nodes
-        threading.Thread(target=lambda: list(map(tell, handles)), name="let-go", daemon=True).start()
+        self._spawn(partial(tell, self._provider.nodes))
 
     @property
     def token(self) -> str:
         """What requests to the nodes carry."""
-        return self._local.token
+        return self._provider.token
 
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
         return Assignment(
             pipeline=self._pipeline,
-            token=self._local.token,
+            token=self._provider.token,
             ticket=ticket,
             before=self._before,
             time=time,
             route=self.route,
-            addresses=tuple(node.address for node in self._local.nodes),
+            addresses=tuple(node.address for node in self._provider.nodes),
             timeout=self._timeout,
             faults=faults.place(),
         )
@@ -232,7 +229,7 @@ class Nodes:
         begin()
         waited = 0
         while switch.hold and self._client(node).status().groups_left:
-            time.sleep(_GLANCE)
+            self._sleep(_GLANCE)
             waited += 1
             if waited % 100 == 0:
                 begin()  # A node leaves an old owner that did not answer alone until it is begun again.
@@ -281,17 +278,17 @@ class Nodes:
 
     def heal(self) -> int:
         """Replace the nodes that do not answer; how many there were."""
-        lost = self._local.dead()
+        lost = self._provider.dead()
         for node in lost:
             _log.warning("state node %d is lost; starting another in its place", node)
-        self._local.replace_all(lost)
+        self._provider.replace_all(lost)
         return len(lost)
 
     def close(self) -> None:
-        self._local.close()
+        self._provider.close()
 
     def _sizes_on(self, node: int) -> dict[int, tuple[int, int]]:
-        handles = self._local.nodes
+        handles = self._provider.nodes
         if node >= len(handles):
             return {}  # All of them are being started anew.
         try:
@@ -301,11 +298,13 @@ class Nodes:
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
     def _client(self, node: int) -> NodeClient:
-        return self._connected(self._local.nodes[node])
+        return self._connected(self._provider.nodes[node])
 
     def _connected(self, node: NodeHandle) -> NodeClient:
+        if self._connect is not None:
+            return self._connect(node.address)
         return client_for(
-            node.address, token=self._local.token, pipeline=self._pipeline, timeout=self._timeout
+            node.address, token=self._provider.token, pipeline=self._pipeline, timeout=self._timeout
         )
 
 

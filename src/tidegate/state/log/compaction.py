@@ -127,18 +127,11 @@ def merged_rows(
                 yield table, rows
 
 
-def shortened(
-    runs: Sequence[Sectioned], table: StateTable, span: tuple[int, int], *, rows: int, size: int
-) -> int:
-    """Where to end a span of hashes early, so that it holds about so many rows and bytes at most; by the
-    index alone."""
-    return reached(runs, table, [span], rows=rows, size=size)
-
-
 def reached(
     runs: Sequence[Sectioned], table: StateTable, spans: Sequence[tuple[int, int]], *, rows: int, size: int
 ) -> int:
-    """How far one gets in spans of hashes, one after the other, with about so many rows and bytes."""
+    """How far one gets in spans of hashes, one after the other, with about so many rows and bytes; by the
+    index alone."""
     left, end = 1.0, 0
     for low, high in spans:
         part = 0.0

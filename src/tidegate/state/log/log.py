@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from tidegate.errors import StateError
-from tidegate.state.log.manifest import RunRef, StateManifest
+from tidegate.state.log.manifest import RunRef, StateManifest, restricted
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.run import Run, RunWriter
 from tidegate.state.log.storage import Memory, Storage
@@ -218,17 +218,14 @@ class Snapshot:
     def since(self, arrival: Arrival) -> Snapshot:
         """Just what was written for the groups of an arrival after its batch."""
         newer = (run for run in self.runs if run.sequence > arrival.batch_id)
-        return replace(self, runs=_of(newer, arrival.groups), arrivals=())
+        return replace(self, runs=restricted(newer, arrival.groups), arrivals=())
 
     def restricted(self, groups: Groups) -> Snapshot:
         """The same state of fewer groups."""
         arrivals = tuple(arrival.restricted(groups) for arrival in self.arrivals)
-        return Snapshot(self.log, self.manifest.restricted(groups), groups, _of(self.runs, groups), arrivals)
-
-
-def _of(runs: Iterable[RunRef], groups: Groups) -> tuple[RunRef, ...]:
-    kept = (replace(run, groups=run.groups & groups) for run in runs)
-    return tuple(run for run in kept if run.groups)
+        return Snapshot(
+            self.log, self.manifest.restricted(groups), groups, restricted(self.runs, groups), arrivals
+        )
 
 
 def _upto(runs: Iterable[RunRef], batch_id: int) -> Groups:

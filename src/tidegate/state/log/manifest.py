@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
-from tidegate.state.table.keys import Groups, parse_groups, show_groups
+from tidegate.state.codec import MAX_GROUPS, BatchId, Between, Count, FormError, Like, decoded, encoded
+from tidegate.state.table.keys import Groups
 from tidegate.state.table.table import StateTable
 
 
@@ -14,33 +16,20 @@ from tidegate.state.table.table import StateTable
 class RunRef:
     """A run in the log. What it holds of groups that are not in `groups` no longer counts."""
 
-    name: str
-    sequence: int
+    name: Annotated[str, Like(re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}"), "000000000007-node-1.run")]
+    sequence: Count
     """The batch that it was written for; of two runs with a key, the one with the larger number is right."""
     groups: Groups
-    rows: int
-    bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "sequence": self.sequence,
-            "groups": show_groups(self.groups),
-            "rows": self.rows,
-            "bytes": self.bytes,
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> RunRef:
-        return cls(form["name"], form["sequence"], parse_groups(form["groups"]), form["rows"], form["bytes"])
+    rows: Count
+    bytes: Count
 
 
 @dataclass(frozen=True, slots=True)
 class StateManifest:
     """The state after one batch. Before the first one, `batch_id` is -1 and there are no runs."""
 
-    batch_id: int
-    groups: int
+    batch_id: BatchId
+    groups: Annotated[int, Between(1, MAX_GROUPS)]
     """Number of key groups, a power of two; it stays for the life of a checkpoint."""
     closed: int | None
     """The watermark of that batch: rows due by then no longer count."""
@@ -50,27 +39,33 @@ class StateManifest:
 
     def restricted(self, groups: Groups) -> StateManifest:
         """What matters to the owner of these groups."""
-        kept = (replace(run, groups=run.groups & groups) for run in self.runs)
-        return replace(self, runs=tuple(run for run in kept if run.groups))
+        return replace(self, runs=restricted(self.runs, groups))
+
+    def check(self) -> None:
+        """Whether its parts go together; see `codec`."""
+        if self.groups & (self.groups - 1):
+            raise FormError("StateManifest: 'groups' must be a power of two")
+        if len({table.name for table in self.tables}) < len(self.tables):
+            raise FormError("StateManifest: a table is named twice")
+        every = frozenset(range(self.groups))
+        if not all(run.groups <= every for run in self.runs):
+            raise FormError(f"StateManifest: a run has key groups beyond {self.groups}")
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "batch_id": self.batch_id,
-            "groups": self.groups,
-            "closed": self.closed,
-            "tables": [table.to_json() for table in self.tables],
-            "runs": [run.to_json() for run in self.runs],
-        }
+        """As JSON values, for the ledger and the wire."""
+        form: dict[str, Any] = encoded(self)
+        return form
 
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> StateManifest:
-        return cls(
-            form["batch_id"],
-            form["groups"],
-            form["closed"],
-            tuple(map(StateTable.from_json, form["tables"])),
-            tuple(map(RunRef.from_json, form["runs"])),
-        )
+        """What the ledger has, be it among other things."""
+        return decoded(cls, {name: form[name] for name in cls.__dataclass_fields__})
+
+
+def restricted(runs: Iterable[RunRef], groups: Groups) -> tuple[RunRef, ...]:
+    """The runs as far as they count for these groups."""
+    kept = (replace(run, groups=run.groups & groups) for run in runs)
+    return tuple(run for run in kept if run.groups)
 
 
 def together(parts: Iterable[Iterable[RunRef]]) -> tuple[RunRef, ...]:

@@ -61,7 +61,11 @@ class Pieces:
             for name, pieces in content.items()
         }
         filled = {name: pieces for name, pieces in ordered.items() if pieces}
-        return cls(groups, count, filled, {name: _part(pieces) for name, pieces in filled.items()})
+        parts = {
+            name: TablePart.of(pieces[0].rows.schema, [piece.section for piece in pieces], range(len(pieces)))
+            for name, pieces in filled.items()
+        }
+        return cls(groups, count, filled, parts)
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
         found = self.content[table.name]
@@ -72,19 +76,6 @@ class Pieces:
         names = self.content.keys() | content.keys()
         joined = {name: [*self.content.get(name, ()), *content.get(name, ())] for name in names}
         return Pieces.of(self.groups | groups, self.count, joined)
-
-
-def _part(pieces: Sequence[Piece]) -> TablePart:
-    sections = [piece.section for piece in pieces]
-    return TablePart(
-        pieces[0].rows.schema,
-        tuple(sections),
-        tuple(range(len(sections))),
-        np.array([section.first for section in sections], np.uint64),
-        np.array([section.last for section in sections], np.uint64),
-        np.array([section.due_least for section in sections], np.int64),
-        np.array([section.due_largest for section in sections], np.int64),
-    )
 
 
 def as_written(table: StateTable, rows: pa.Table) -> pa.Table:

@@ -11,7 +11,6 @@ A section is checked when it is first used, and then used where it lies: nothing
 
 from __future__ import annotations
 
-import base64
 import json
 import struct
 import weakref
@@ -25,6 +24,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import StateError
+from tidegate.state.codec import schema_of, schema_text
 from tidegate.state.table.keys import Groups, Hashes, hash_column, parse_groups, show_groups
 from tidegate.state.table.table import DUE, HASH, StateTable
 
@@ -118,7 +118,7 @@ class RunWriter:
             "version": VERSION,
             "groups": show_groups(self._groups),
             "count": self._count,
-            "tables": [[name, _schema_text(self._schemas[name])] for name in names],
+            "tables": [[name, schema_text(self._schemas[name])] for name in names],
             "sections": [[names.index(part.table), *astuple(part)[1:]] for part in self.sections],
         }
         return json.dumps(form, separators=(",", ":")).encode()
@@ -137,6 +137,18 @@ class TablePart:
     due_least: NDArray[np.int64]
     due_largest: NDArray[np.int64]
 
+    @classmethod
+    def of(cls, schema: pa.Schema, sections: Sequence[Section], numbers: Iterable[int]) -> TablePart:
+        return cls(
+            schema,
+            tuple(sections),
+            tuple(numbers),
+            np.array([section.first for section in sections], np.uint64),
+            np.array([section.last for section in sections], np.uint64),
+            np.array([section.due_least for section in sections], np.int64),
+            np.array([section.due_largest for section in sections], np.int64),
+        )
+
 
 class Run:
     """A run that is open. Safe to use from several threads."""
@@ -154,10 +166,16 @@ class Run:
         form = self._read_index()
         self.groups = parse_groups(form["groups"])
         self.count = int(form["count"])
-        self.schemas = {table: _schema(text) for table, text in form["tables"]}
+        self.schemas = {table: schema_of(text) for table, text in form["tables"]}
         names = list(self.schemas)
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
-        self.parts = {table: self._part(table) for table in names}
+        places: dict[str, list[int]] = {table: [] for table in names}
+        for place, section in enumerate(self.sections):
+            places[section.table].append(place)
+        self.parts = {
+            table: TablePart.of(self.schemas[table], [self.sections[place] for place in mine], mine)
+            for table, mine in places.items()
+        }
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Sections of a table (numbered within its part), with the columns of `table.written`.
@@ -231,19 +249,6 @@ class Run:
             "may be added to a table. Start with a new checkpoint, or take the change back"
         )
 
-    def _part(self, table: str) -> TablePart:
-        numbers = tuple(n for n, section in enumerate(self.sections) if section.table == table)
-        sections = tuple(self.sections[number] for number in numbers)
-        return TablePart(
-            self.schemas[table],
-            sections,
-            numbers,
-            np.array([section.first for section in sections], np.uint64),
-            np.array([section.last for section in sections], np.uint64),
-            np.array([section.due_least for section in sections], np.int64),
-            np.array([section.due_largest for section in sections], np.int64),
-        )
-
     def _read_index(self) -> dict[str, Any]:
         if self.size < len(_HEADER) + _TRAILER.size:
             raise self._damaged(f"it has {self.size} bytes, which is too few")
@@ -302,11 +307,3 @@ def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
         (batch,) = piece.to_batches()
         yield batch, hashes[start:stop]
         start = stop
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-
-
-def _schema(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

@@ -17,28 +17,11 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tidegate.errors import StateError, TidegateError
+from tidegate.state.codec import encoded
+from tidegate.state.node.dispatch import dispatch, wanted
 from tidegate.state.node.node import StateNode
-from tidegate.state.wire.commands import (
-    NEXT,
-    Begin,
-    Command,
-    Commit,
-    Due,
-    FetchDue,
-    FetchKeys,
-    FetchRange,
-    Get,
-    Limits,
-    Prepare,
-    Release,
-    Scan,
-    Stage,
-    Status,
-    batches,
-    operation,
-    to_flight,
-)
-from tidegate.state.wire.parsing import OPERATIONS, decode
+from tidegate.state.wire.commands import COMMANDS, Call, Limits, decode, operation
+from tidegate.state.wire.flights import batches, to_flight
 
 _log = logging.getLogger(__name__)
 _MESSAGE = 256
@@ -112,69 +95,40 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
 
     @_answering
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        match self._decoded(descriptor.command, Get, FetchKeys):
-            case Get(ticket, name, count):
-                keys = self._received(reader, self._node.readable(ticket, name).probes, count)
-                rows = self._node.get(ticket, name, keys)
-            case FetchKeys(name, groups, batch_id, count):
-                table = self._node.departed_table(name, groups, batch_id)
-                keys = self._received(reader, table.probes, count)
-                rows = self._node.fetch_keys(name, groups, batch_id, keys)
+        rows = self._with_rows(descriptor, reader, "exchange")
         writer.begin(rows.schema)
         for batch in batches(rows):
             writer.write_batch(batch)
 
     @_answering
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        command = self._decoded(descriptor.command, Stage)
-        table = self._node.writable(command.ticket, command.table)
-        rows = self._received(reader, table.written, command.rows)
-        self._node.stage(command.ticket, command.table, command.partition, rows, command.stats)
+        self._with_rows(descriptor, reader, "put")
 
     @_answering
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
-        match self._decoded(ticket.ticket, Due, Scan, FetchDue, FetchRange):
-            case Due(opened, table, groups, upto):
-                rows = self._node.due(opened, table, groups, upto)
-            case Scan(opened, table, groups):
-                rows = self._node.scan(opened, table, groups)
-            case FetchDue(table, groups, batch_id, since, upto):
-                rows = self._node.fetch_due(table, groups, batch_id, since, upto)
-            case FetchRange(table, groups, batch_id, first, size):
-                rows, further = self._node.fetch_range(table, groups, batch_id, first, size)
-                if further is not None:
-                    rows = rows.replace_schema_metadata({NEXT: str(further)})
+        rows: Any = dispatch(self._node, self._decoded(ticket.ticket, "get"))
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, batches(rows)))
 
     @_answering
     def do_action(self, context: Any, action: Any) -> list[bytes]:
-        body = memoryview(action.body) if action.body is not None else b""
-        command = self._decoded(body, Begin, Prepare, Commit, Release, Status)
-        if operation(command) != action.type:
+        command = self._decoded(memoryview(action.body) if action.body is not None else None, "action")
+        if operation(type(command)) != action.type:
             raise StateError(f"action {action.type[:100]!r} does not go with its command")
-        return [json.dumps(self._done(command)).encode()]
+        answer = dispatch(self._node, command)
+        return [json.dumps({} if answer is None else encoded(answer)).encode()]
 
     def list_actions(self, context: Any) -> Iterator[tuple[str, str]]:
-        return iter([(name, "see tidegate.state.wire.commands") for name in OPERATIONS])
+        return iter([(name, "see tidegate.state.wire.commands") for name in COMMANDS])
 
-    def _done(self, command: Command) -> dict[str, Any]:
-        match command:
-            case Begin():
-                self._node.begin(command)
-            case Prepare(ticket):
-                return self._node.prepare(ticket).to_json()
-            case Commit(ticket, watermark):
-                self._node.commit(ticket, watermark)
-            case Release(ticket, groups):
-                self._node.release(ticket, groups)
-            case Status(sizes):
-                return self._node.status(sizes=sizes).to_json()
-        return {}
+    def _with_rows(self, descriptor: Any, reader: Any, call: Call) -> Any:
+        command = self._decoded(descriptor.command, call)
+        rows = self._received(reader, wanted(self._node, command), command.rows)
+        return dispatch(self._node, command, rows)
 
-    def _decoded(self, raw: bytes | memoryview | None, *kinds: type[Command]) -> Any:
+    def _decoded(self, raw: bytes | memoryview | None, call: Call) -> Any:
         command = decode(raw or b"", self._pipeline, self._limits.command)
-        if not isinstance(command, kinds):
-            raise StateError(f"{operation(command)!r} is sent by another kind of call")
+        if command.call != call:
+            raise StateError(f"{operation(type(command))!r} is sent by another kind of call")
         return command
 
     def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:

@@ -17,10 +17,9 @@ from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
 from tidegate.state.log.compactor import Compaction, Compactor, Rest, substituted
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.sizes import sizes_of
 from tidegate.state.log.storage import Storage
-from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Transfer, restricted
+from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, continued, restricted
 from tidegate.state.node.backends import open_backend
 from tidegate.state.node.backends.columnar import Columnar
 from tidegate.state.node.backends.migrating import Migrating
@@ -129,7 +128,10 @@ class Shard:
                 arrivals = (*arrivals, *restricted(back.arrivals, groups - held))
                 held |= back.groups & groups
             if origins:
-                arrivals = self._arriving(base, origins, arrivals, held)
+                keep = not (self._log.durable and self._log.mapped)
+                arrivals = continued(
+                    arrivals, base, origins, held, durable=self._log.durable, keep=keep, scratch=self._scratch
+                )
             if there and before.groups - groups:
                 self._departures.freeze(before.restricted(before.groups - groups))
             self._departures.rewind(base.batch_id)
@@ -268,8 +270,8 @@ class Shard:
         [rows, bytes] by key group, as far as the index tells."""
         now = self._now
         # Runs that are with other nodes cannot be looked into.
-        pairs = self._opened(now.runs) if self._log.durable else now.pairs()
-        return sizes_of(now, pairs)
+        whole = replace(now, arrivals=()) if self._log.durable else now
+        return sizes_of(now, whole.pairs())
 
     def compact(self, rest: Rest = lambda: None) -> bool:
         """Compact a few runs into one when that is due; whether it was. For one thread at a time.
@@ -296,39 +298,14 @@ class Shard:
         self._peers.close()
         self._log.keep(())
 
-    def _arriving(
-        self, base: StateManifest, origins: Mapping[str, Groups], under_way: tuple[Arrival, ...], held: Groups
-    ) -> tuple[Arrival, ...]:
-        """What is under way, and what is to come from now on: groups that are not here, and have state."""
-        for arrival in under_way:
-            if arrival.batch_id == base.batch_id:  # Another attempt at the batch that it began with.
-                lost = arrival.transfer.moved(origins)
-                if self._log.durable:
-                    arrival.transfer.drop(lost & arrival.groups)
-        filled = frozenset().union(*(run.groups for run in base.runs))
-        fresh = {address: (groups & filled) - held for address, groups in origins.items()}
-        fresh = {address: groups for address, groups in fresh.items() if groups}
-        if not fresh:
-            return under_way
-        for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
-            if arrival.batch_id == base.batch_id and arrival.transfer.widened(fresh):
-                wider = Arrival(arrival.transfer, arrival.groups.union(*fresh.values()))
-                return (*under_way[:place], wider, *under_way[place + 1 :])
-        keep = not (self._log.durable and self._log.mapped)
-        transfer = Transfer(base, fresh, keep=keep, scratch=self._scratch)
-        return (*under_way, Arrival(transfer, transfer.received.open))
-
     def _without_arrivals(self, now: Snapshot) -> Snapshot:
-        """With more runs than is good, nothing stands in any more for those that the log has as well."""
+        """With more runs than is good, those that the log has as well are read again, not what arrived."""
         if not self._log.durable or now.open or len(now.runs) <= _MOST_RUNS_REPLACED:
             return now
         with self._lock:
             if self._now is now:
                 self._now = replace(now, arrivals=())
             return self._now
-
-    def _opened(self, refs: Sequence[RunRef]) -> list[tuple[RunRef, Sectioned]]:
-        return [(ref, self._log.run(ref)) for ref in refs]
 
     def _after(self, pending: _Pending) -> StateManifest:
         return replace(

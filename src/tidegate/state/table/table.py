@@ -10,12 +10,13 @@ Rows of state are Arrow columns, laid out the same everywhere: in a task, on the
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import pyarrow as pa
+
+from tidegate.state.codec import FormError
 
 HASH, DUE, GONE, PROBE = "_hash", "_due", "_gone", "_probe"
 NEVER = 2**63 - 1
@@ -52,27 +53,17 @@ class StateTable:
         return self.schema.insert(2, pa.field(GONE, pa.bool_(), False))
 
     @cached_property
+    def answered(self) -> pa.Schema:
+        """Columns of an answer to `get`: those read, and `_probe`, the place of the key in the question."""
+        return self.schema.append(pa.field(PROBE, pa.int64(), False))
+
+    @cached_property
     def probes(self) -> pa.Schema:
         """Columns by which rows are asked for: `_hash` and the keys."""
         return pa.schema([self.schema.field(HASH), *self.keys])
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values, for the ledger and the wire."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "keys": _encoded(self.keys),
-            "values": _encoded(self.values),
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> StateTable:
-        return cls(form["name"], form["kind"], _decoded(form["keys"]), _decoded(form["values"]))
-
-
-def _encoded(schema: pa.Schema) -> str:
-    return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
-
-
-def _decoded(text: str) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    def check(self) -> None:
+        """Whether its parts go together; see `codec`."""
+        columns = self.written.names
+        if not len(self.keys) or len(set(columns)) < len(columns):
+            raise FormError(f"table {self.name!r} must have a key, and every column once")

@@ -2,45 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Time
-from tidegate.rescale.route import Route
 from tidegate.state.log.compaction import sorted_by_hash
-from tidegate.state.table.keys import group_of, hash_column, same
-from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.table.keys import Groups, group_of, hash_column, same
+from tidegate.state.table.probes import Places, by_probe, with_probe, with_probes
+from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What a task of one batch has to know. It is pickled into every task."""
-
-    pipeline: str
-    token: str
-    ticket: Ticket
-    before: Ticket | None
-    """The attempt by which the batch before was committed in this run; None for the first one."""
-    time: Time
-    route: Route
-    addresses: tuple[str, ...]
-    """By node."""
-    timeout: float
-    faults: str | None = None
 
 
 class TaskState:
     """The `State` of one partition. `stage` sends what was put, once, at the end."""
 
-    def __init__(self, assignment: Assignment, partition: int, scratch: Path) -> None:
-        """`scratch` is a folder that ends with the executor."""
+    def __init__(
+        self,
+        assignment: Assignment,
+        partition: int,
+        scratch: Path,
+        *,
+        connect: Callable[[str], NodeClient] | None = None,
+    ) -> None:
+        """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address."""
+        self._connect = connect
         self._assignment = assignment
         self._partition = partition
         self._hot = HotKeys(scratch, assignment.token, partition)
@@ -57,19 +47,20 @@ class TaskState:
         if not len(missing):
             return known
         fetched = self._fetch(table, keys.take(pa.array(missing)))
-        fetched = _renumbered(fetched, missing)
-        return _by_probe(pa.concat_tables([known, fetched]))
+        return by_probe(table, [known, with_probes(fetched, missing)])
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        parts = [
-            node.due(self._assignment.ticket, table.name, self._groups_on(owner), upto)
-            for owner, node in self._nodes.items()
-        ]
-        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
+        ticket = self._assignment.ticket
+        return self._of_all(lambda node, groups: node.due(ticket, table.name, groups, upto))
 
     def scan(self, table: StateTable) -> pa.Table:
+        ticket = self._assignment.ticket
+        return self._of_all(lambda node, groups: node.scan(ticket, table.name, groups))
+
+    def _of_all(self, ask: Callable[[NodeClient, Groups], pa.Table]) -> pa.Table:
+        owners = self._assignment.route.owners
         parts = [
-            node.scan(self._assignment.ticket, table.name, self._groups_on(owner))
+            ask(node, frozenset(group for group in self._groups if owners[group] == owner))
             for owner, node in self._nodes.items()
         ]
         return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
@@ -98,13 +89,11 @@ class TaskState:
 
     def _client(self, owner: int) -> NodeClient:
         given = self._assignment
+        if self._connect is not None:
+            return self._connect(given.addresses[owner])
         return client_for(
             given.addresses[owner], token=given.token, pipeline=given.pipeline, timeout=given.timeout
         )
-
-    def _groups_on(self, owner: int) -> frozenset[int]:
-        owners = self._assignment.route.owners
-        return frozenset(group for group in self._groups if owners[group] == owner)
 
     def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """The node of each hash; None when one has them all."""
@@ -125,17 +114,15 @@ class TaskState:
             mine = np.flatnonzero(owners == owner)
             if len(mine):
                 answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
-                parts.append(_renumbered(answer, mine))
-        if not parts:
-            return table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
-        return _by_probe(pa.concat_tables(parts))
+                parts.append(with_probes(answer, mine))
+        return by_probe(table, parts)
 
     def _weighed(self, rows: pa.Table) -> pa.Table:
         """The same rows, their bytes counted as sent or received."""
         self._wire += rows.nbytes
         return rows
 
-    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, NDArray[np.int64]]:
+    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, Places]:
         """The rows of keys that a worker beside this one wrote in the batch before, and which keys are left.
 
         In one batch a key is written by one task, so they are still right, whatever the route is by now.
@@ -159,15 +146,4 @@ class TaskState:
         if closed is not None:
             there &= np.asarray(found[DUE].to_numpy()) > closed
         known = found.filter(pa.array(there)).drop_columns([GONE])
-        return known.append_column(PROBE, pa.array(rows[there], pa.int64())), missing
-
-
-def _by_probe(rows: pa.Table) -> pa.Table:
-    probes = rows[PROBE].to_numpy()
-    return rows.take(pa.array(np.argsort(probes, kind="stable")))
-
-
-def _renumbered(rows: pa.Table, numbers: NDArray[np.int64]) -> pa.Table:
-    """Rows that were asked for by a part of the keys, with the numbers that those have in the whole."""
-    place = rows.schema.get_field_index(PROBE)
-    return rows.set_column(place, PROBE, pa.array(numbers[rows[PROBE].to_numpy()], pa.int64()))
+        return with_probe(known, rows[there]), missing

@@ -13,10 +13,12 @@ from pyarrow import flight
 
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
+from tidegate.state.codec import decoded
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import Groups
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
+from tidegate.state.wire.flights import batches, from_flight
 
 __all__ = ["NodeClient", "NodeStatus", "PrepareAnswer", "client_for"]
 
@@ -56,40 +58,38 @@ class NodeClient:
         `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
         up to `budget` bytes before that until the next `begin`: after the batch, or with `urgent` at once.
         """
-        self._act(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent))
+        self._send(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent))
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""
-        return self._exchange(wire.Get(ticket, table, keys.num_rows), keys)
+        return self._send(wire.Get(ticket, table, keys.num_rows), keys)
 
     def due(self, ticket: Ticket, table: str, groups: Groups, upto: int) -> pa.Table:
         """Rows of these groups with `_due` <= `upto`."""
-        return self._read(wire.Due(ticket, table, groups, upto))
+        return self._send(wire.Due(ticket, table, groups, upto))
 
     def scan(self, ticket: Ticket, table: str, groups: Groups) -> pa.Table:
         """All rows of these groups before the batch."""
-        return self._read(wire.Scan(ticket, table, groups))
+        return self._send(wire.Scan(ticket, table, groups))
 
     def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
         """The rows of these keys, all of groups that have left the node, after a batch; see `get`."""
-        return self._exchange(wire.FetchKeys(table, groups, batch_id, keys.num_rows), keys)
+        return self._send(wire.FetchKeys(table, groups, batch_id, keys.num_rows), keys)
 
     def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
         """Rows of such groups after a batch with `since` < `_due` <= `upto`."""
-        return self._read(wire.FetchDue(table, groups, batch_id, since, upto))
+        return self._send(wire.FetchDue(table, groups, batch_id, since, upto))
 
     def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
         """Rows of such groups after a batch, from the hash `first` on, about `size` bytes; and the hash to go
         on from, None when that was all."""
-        rows = self._read(wire.FetchRange(table, groups, batch_id, first, size))
-        further = (rows.schema.metadata or {}).get(wire.NEXT)
-        return rows.replace_schema_metadata(None), None if further is None else int(further)
+        return wire.unpage(self._send(wire.FetchRange(table, groups, batch_id, first, size)))
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
         """Let the node forget what it kept of groups that have left it."""
-        self._act(wire.Release(ticket, groups))
+        self._send(wire.Release(ticket, groups))
 
     def stage(
         self,
@@ -100,60 +100,60 @@ class NodeClient:
         stats: Mapping[str, int] | None = None,
     ) -> None:
         """Bring what a task wrote; it takes the place of what this partition staged for the table before."""
-        command = wire.Stage(ticket, table, partition, rows.num_rows, stats or {})
-        descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
-        with self._errors():
-            writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)
-            with _ended(writer):
-                for batch in wire.batches(rows):
-                    writer.write_batch(batch)
+        self._send(wire.Stage(ticket, table, partition, rows.num_rows, stats or {}), rows)
 
     def prepare(self, ticket: Ticket) -> PrepareAnswer:
         """Make what was staged durable."""
-        return PrepareAnswer.from_json(self._act(wire.Prepare(ticket)))
+        return decoded(PrepareAnswer, self._send(wire.Prepare(ticket)))
 
     def commit(self, ticket: Ticket, watermark: int | None) -> None:
         """Make what was prepared current. `watermark` is that of `begin`."""
-        self._act(wire.Commit(ticket, watermark))
+        self._send(wire.Commit(ticket, watermark))
 
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Answered at once, whatever else the node is doing; with `sizes` it may have to read."""
-        return NodeStatus.from_json(self._act(wire.Status(sizes)))
+        return decoded(NodeStatus, self._send(wire.Status(sizes)))
 
     def close(self) -> None:
         self._connection.close()
 
-    def _encoded(self, command: wire.Command) -> bytes:
-        return wire.encode(command, self._pipeline)
-
-    def _act(self, command: wire.Command) -> dict[str, Any]:
-        action = flight.Action(wire.operation(command), self._encoded(command))
+    def _send(self, command: wire.Command, rows: pa.Table | None = None) -> Any:
+        """The answer to a command: rows, or JSON values."""
+        raw = wire.encode(command, self._pipeline)
         with self._errors():
-            (answer,) = self._connection.do_action(action, self._options)
-            form: dict[str, Any] = json.loads(answer.body.to_pybytes())
-            return form
+            match command.call:
+                case "action":
+                    action = flight.Action(wire.operation(type(command)), raw)
+                    (answer,) = self._connection.do_action(action, self._options)
+                    return json.loads(answer.body.to_pybytes())
+                case "get":
+                    return self._connection.do_get(flight.Ticket(raw), self._options).read_all()
+                case "put":
+                    return self._put(flight.FlightDescriptor.for_command(raw), rows)
+                case "exchange":
+                    return self._exchange(flight.FlightDescriptor.for_command(raw), rows)
 
-    def _exchange(self, command: wire.Command, keys: pa.Table) -> pa.Table:
-        descriptor = flight.FlightDescriptor.for_command(self._encoded(command))
-        with self._errors():
-            writer, reader = self._connection.do_exchange(descriptor, self._options)
-            with _ended(writer):
-                writer.begin(keys.schema)
-                for batch in wire.batches(keys):
-                    writer.write_batch(batch)
-                writer.done_writing()
-                return reader.read_all()
+    def _put(self, descriptor: Any, rows: pa.Table) -> None:
+        writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)
+        with _ended(writer):
+            for batch in batches(rows):
+                writer.write_batch(batch)
 
-    def _read(self, command: wire.Command) -> pa.Table:
-        with self._errors():
-            return self._connection.do_get(flight.Ticket(self._encoded(command)), self._options).read_all()
+    def _exchange(self, descriptor: Any, rows: pa.Table) -> pa.Table:
+        writer, reader = self._connection.do_exchange(descriptor, self._options)
+        with _ended(writer):
+            writer.begin(rows.schema)
+            for batch in batches(rows):
+                writer.write_batch(batch)
+            writer.done_writing()
+            return reader.read_all()
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
         try:
             yield
         except (flight.FlightError, OSError) as error:
-            found = wire.from_flight(error, self.address)
+            found = from_flight(error, self.address)
             if isinstance(found, NodeError):
                 _forget(self)
             raise found from error

@@ -1,30 +1,31 @@
-"""What travels between tasks, driver and state nodes: commands as JSON, answers, and errors by kind."""
+"""What tasks, driver and state nodes say to each other. A command is declared here, and nowhere else: its
+fields tell how it is encoded and what is refused, and `call` how it travels."""
 
 from __future__ import annotations
 
 import json
 import re
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
-from pyarrow import flight
 
 from tidegate.batch.ticket import Ticket
-from tidegate.errors import CheckpointError, FencedError, NodeError, StaleError, StateError, TidegateError
+from tidegate.errors import StateError
+from tidegate.state.codec import BatchId, Between, Count, FormError, Like, decoded, encoded
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.node.fence import NodePhase
-from tidegate.state.table.keys import Groups, parse_groups, show_groups
+from tidegate.state.table.keys import Groups
 
-VERSION = 1
-MAX_GROUPS = 1 << 16
+VERSION = 2
 MAX_COMMAND = 16 << 20
 """Bytes; most of a long one is the manifest in `begin`."""
-NEXT = b"next"
-"""Where the answer to `FetchRange` has the hash to go on from."""
-CHUNK = 4 << 20
-"""Bytes of rows in one message, about. A receiver counts message by message."""
+
+Call = Literal["action", "put", "get", "exchange"]
+"""How a command travels: alone, with rows, for rows, or with rows for rows."""
+Address: TypeAlias = Annotated[str, Like(re.compile(r"[A-Za-z0-9._:%\[\]-]{1,255}:[0-9]{1,5}"), "host:port")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +41,47 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
+    call: ClassVar[Call] = "action"
     ticket: Ticket
     manifest: StateManifest
     """The state before the batch, all of it or what matters to this node."""
     groups: Groups
     """What this node owns in the batch."""
     watermark: int | None
-    origins: Mapping[str, Groups] = field(default_factory=dict)
+    origins: Mapping[Address, Groups] = field(default_factory=dict)
     """Groups that are new to this node and may be had from the node at an address, as of the manifest. Only
     with the first batch on a new route, and each further attempt at it."""
-    budget: int = 0
+    budget: Count = 0
     """Bytes that the node may get from there unasked, until the next `begin`."""
     urgent: bool = False
     """The driver waits for them: they are to come at once, not between batches."""
 
+    def check(self) -> None:
+        if self.manifest.batch_id >= self.ticket.batch_id:
+            raise FormError(f"{self.ticket} cannot begin on the state after batch {self.manifest.batch_id}")
+        if max(self.groups, default=-1) >= self.manifest.groups:
+            raise FormError(f"Begin: 'groups' must be below {self.manifest.groups}")
+        seen: set[int] = set()
+        for address, groups in self.origins.items():
+            if not groups or not groups <= self.groups or groups & seen:
+                raise FormError(
+                    f"Begin: the origin {address!r} must have key groups of the batch, each of them once"
+                )
+            seen |= groups
+
 
 @dataclass(frozen=True, slots=True)
 class Get:
+    call: ClassVar[Call] = "exchange"
     ticket: Ticket
     table: str
-    rows: int
+    rows: Count
     """How many keys follow: a stream that breaks off looks like one that ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
+    call: ClassVar[Call] = "get"
     ticket: Ticket
     table: str
     groups: Groups
@@ -73,6 +90,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
+    call: ClassVar[Call] = "get"
     ticket: Ticket
     table: str
     groups: Groups
@@ -82,10 +100,11 @@ class Scan:
 class FetchKeys:
     """Keys of groups that have left the node, or are about to, in the state after a batch."""
 
+    call: ClassVar[Call] = "exchange"
     table: str
     groups: Groups
-    batch_id: int
-    rows: int
+    batch_id: BatchId
+    rows: Count
     """How many keys follow."""
 
 
@@ -93,63 +112,69 @@ class FetchKeys:
 class FetchDue:
     """Rows of such groups that are due by `upto` and were not by `since`."""
 
+    call: ClassVar[Call] = "get"
     table: str
     groups: Groups
-    batch_id: int
+    batch_id: BatchId
     since: int | None
     upto: int
 
 
 @dataclass(frozen=True, slots=True)
 class FetchRange:
-    """Rows of such groups in the order of their hashes, from `first` on, about `size` bytes of them. Metadata
-    of the answer's schema has under `next` where to go on."""
+    """Rows of such groups in the order of their hashes, from `first` on, about `size` bytes of them. The
+    answer tells where to go on, see `page`."""
 
+    call: ClassVar[Call] = "get"
     table: str
     groups: Groups
-    batch_id: int
-    first: int
-    size: int
+    batch_id: BatchId
+    first: Annotated[int, Between(0, 2**64 - 1)]
+    size: Annotated[int, Between(1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
     """Nobody needs what the node kept of groups that had left it before this batch."""
 
+    call: ClassVar[Call] = "action"
     ticket: Ticket
     groups: Groups
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
+    call: ClassVar[Call] = "put"
     ticket: Ticket
     table: str
-    partition: int
-    rows: int
+    partition: Annotated[int, Between(0, 2**31)]
+    rows: Count
     """How many rows follow."""
-    stats: Mapping[str, int] = field(default_factory=dict)
+    stats: Mapping[str, Annotated[int, Between(0, 2**53)]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
+    call: ClassVar[Call] = "action"
     ticket: Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
+    call: ClassVar[Call] = "action"
     ticket: Ticket
     watermark: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
+    call: ClassVar[Call] = "action"
     sizes: bool = False
 
 
 Command: TypeAlias = (
-    Begin | Get | Due | Scan | FetchKeys | FetchDue | FetchRange
-    | Stage | Prepare | Commit | Release | Status
-)  # fmt: skip
+    Begin | Get | Due | Scan | FetchKeys | FetchDue | FetchRange | Release | Stage | Prepare | Commit | Status
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,29 +194,6 @@ class PrepareAnswer:
     `background_bytes`; `groups_left` that are not all here; keys of `get` that were answered here (`local`)
     and by asking another node (`remote`)."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "tables": {
-                name: {str(partition): rows for partition, rows in parts.items()}
-                for name, parts in self.tables.items()
-            },
-            "stats": dict(self.stats),
-            "runs": [run.to_json() for run in self.runs],
-            "bytes": self.bytes,
-            "load": {str(group): count for group, count in self.load.items()},
-            "arrived": dict(self.arrived),
-        }
-
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> PrepareAnswer:
-        tables = {
-            name: {int(partition): rows for partition, rows in parts.items()}
-            for name, parts in form["tables"].items()
-        }
-        runs = tuple(map(RunRef.from_json, form["runs"]))
-        load = {int(group): count for group, count in form.get("load", {}).items()}
-        return cls(tables, form["stats"], runs, form["bytes"], load, form.get("arrived", {}))
-
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
@@ -210,92 +212,59 @@ class NodeStatus:
     groups_left: int = 0
     """Key groups whose state has not wholly arrived."""
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            **_ticket_form(self.ticket),
-            "phase": self.phase,
-            "groups": show_groups(self.groups),
-            "staged": self.staged,
-            "busy": self.busy,
-            "sizes": dict(self.sizes),
-            "groups_left": self.groups_left,
-        }
 
-    @classmethod
-    def from_json(cls, form: dict[str, Any]) -> NodeStatus:
-        ticket = Ticket(form["generation"], form["batch"], form["attempt"])
-        groups = parse_groups(form["groups"])
-        figures = form["staged"], form["busy"], form["sizes"], form["groups_left"]
-        return cls(form["name"], ticket, form["phase"], groups, *figures)
+def operation(kind: type) -> str:
+    """The name of a kind of command on the wire.
 
-
-def operation(command: Command) -> str:
-    """The name of a command on the wire.
-
-    >>> operation(Status())
-    'status'
+    >>> operation(FetchKeys)
+    'fetch_keys'
     """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(command).__name__).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+
+
+COMMANDS: Mapping[str, type[Command]] = {operation(kind): kind for kind in typing.get_args(Command)}
+_NAMES = {kind: name for name, kind in COMMANDS.items()}
 
 
 def encode(command: Command, pipeline: str) -> bytes:
     """A command as it is sent."""
-    form: dict[str, Any] = {"v": VERSION, "op": operation(command), "pipeline": pipeline}
-    for name in command.__dataclass_fields__:
-        value = getattr(command, name)
-        match value:
-            case Ticket():
-                form.update(_ticket_form(value))
-            case StateManifest():
-                form[name] = value.to_json()
-            case frozenset():
-                form[name] = show_groups(value)
-            case Mapping():
-                form[name] = {
-                    key: show_groups(item) if isinstance(item, frozenset) else item
-                    for key, item in value.items()
-                }
-            case _:
-                form[name] = value
+    form = {"v": VERSION, "op": _NAMES[type(command)], "pipeline": pipeline, **encoded(command)}
     return json.dumps(form, separators=(",", ":")).encode()
 
 
-def _ticket_form(ticket: Ticket) -> dict[str, int]:
-    return {"generation": ticket.generation, "batch": ticket.batch_id, "attempt": ticket.attempt}
-
-
-_KINDS: dict[str, type[TidegateError]] = {
-    "fenced": FencedError,
-    "stale": StaleError,
-    "checkpoint": CheckpointError,
-    "state": StateError,
-}
-
-
-def to_flight(error: TidegateError) -> flight.FlightError:
-    """An error as a node sends it. The text is cut: it travels in a header."""
-    kind = next((name for name, known in _KINDS.items() if isinstance(error, known)), "state")
-    message = str(error)[:1500]
-    return flight.FlightServerError(message, json.dumps({"kind": kind, "message": message}).encode())
-
-
-def from_flight(error: Exception, node: str) -> TidegateError:
-    """What a node meant, or a NodeError when it did not get to say anything."""
-    if isinstance(error, flight.FlightUnauthenticatedError):
-        return StateError(
-            f"state node {node} refuses the token; all parts of a pipeline must have the same one"
-        )
+def decode(raw: bytes | memoryview, pipeline: str, limit: int = MAX_COMMAND) -> Command:
+    """A command as it was sent; StateError when it is none, or is meant for another pipeline."""
+    if len(raw) > limit:
+        raise StateError(f"a command of {len(raw):,} bytes is refused: at most {limit:,} are taken")
     try:
-        form = json.loads(getattr(error, "extra_info", b""))
-        return _KINDS[form["kind"]](form["message"])
-    except (ValueError, KeyError, TypeError):
-        problem = " in time" if isinstance(error, flight.FlightTimedOutError) else f": {str(error)[:300]}"
-        return NodeError(f"state node {node} does not answer{problem}", node=node)
+        form = json.loads(bytes(raw))
+    except (ValueError, RecursionError) as error:
+        raise StateError("a command that is not JSON is refused") from error
+    if not isinstance(form, dict):
+        raise StateError("a command that is not a JSON object is refused")
+    version, wanted, name = (form.pop(name, None) for name in ("v", "pipeline", "op"))
+    if type(version) is not int or version != VERSION:
+        raise StateError(f"a command of another protocol is refused: this node speaks {VERSION}")
+    if wanted != pipeline:
+        raise StateError(f"a command for another pipeline is refused: this node serves {pipeline!r}")
+    if not isinstance(name, str) or name not in COMMANDS:
+        raise StateError(f"an unknown command is refused; known are {', '.join(COMMANDS)}")
+    command = decoded(COMMANDS[name], form)
+    ticket: Ticket | None = getattr(command, "ticket", None)
+    if ticket is not None and (ticket.generation < 0 or ticket.batch_id < -1 or ticket.attempt < 0):
+        raise StateError(f"a command for {ticket} is refused: there cannot be such a batch")
+    return command
 
 
-def batches(rows: pa.Table) -> list[pa.RecordBatch]:
-    """Rows cut into messages of about CHUNK bytes."""
-    each = max(1, CHUNK * rows.num_rows // max(1, rows.nbytes))
-    found: list[pa.RecordBatch] = rows.to_batches(max_chunksize=each)
-    return found
+_NEXT = b"next"
+
+
+def page(rows: pa.Table, further: int | None) -> pa.Table:
+    """Rows with the hash to go on from, None when they are all there are; in the metadata of the schema."""
+    return rows if further is None else rows.replace_schema_metadata({_NEXT: str(further)})
+
+
+def unpage(answer: pa.Table) -> tuple[pa.Table, int | None]:
+    """What `page` was given."""
+    further = (answer.schema.metadata or {}).get(_NEXT)
+    return answer.replace_schema_metadata(None), None if further is None else int(further)

@@ -15,9 +15,8 @@ from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.table.keys import Groups, Hashes, distinct, group_of, hash_column, same
-from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
-
-Rows = NDArray[np.int64]
+from tidegate.state.table.probes import Places, by_probe, with_probe
+from tidegate.state.table.table import DUE, GONE, HASH, StateTable
 
 
 class Columnar(Backend):
@@ -52,7 +51,7 @@ class Columnar(Backend):
 
 def looked_up(
     opened: Sequence[tuple[RunRef, Sectioned]], table: StateTable, keys: pa.Table, closed: int | None
-) -> tuple[pa.Table, Rows]:
+) -> tuple[pa.Table, Places]:
     """Rows of keys in runs, given oldest first, as `Backend.get` has them; and the keys, by place, that older
     runs may have rows of: in a value table those that none of these has one of, be it gone."""
     keys = keys.combine_chunks()
@@ -88,17 +87,10 @@ def contains(held: pa.Table, keys: pa.Table, names: Sequence[str]) -> NDArray[np
     return known
 
 
-def with_probes(rows: pa.Table, places: Rows) -> pa.Table:
-    """Rows that were asked for by some of the keys, with the places that these have among all."""
-    column = pa.array(places[rows[PROBE].to_numpy()], pa.int64())
-    index = rows.schema.get_field_index(PROBE)
-    return rows.set_column(index, rows.schema.field(index), column)
-
-
 class _Probes:
     """Keys to look for, by hash. `rows` are their places in the table they came in."""
 
-    def __init__(self, hashes: Hashes, rows: Rows, keys: Sequence[pa.ChunkedArray]) -> None:
+    def __init__(self, hashes: Hashes, rows: Places, keys: Sequence[pa.ChunkedArray]) -> None:
         self.hashes = hashes
         self.rows = rows
         self.keys = keys
@@ -126,7 +118,7 @@ def _hits(
             places.append(where + start)
             pieces.append(batch.take(pa.array(at)))
     if not pieces:
-        return np.empty(0, np.int64), _with_probe(table.written.empty_table(), np.empty(0, np.int64))
+        return np.empty(0, np.int64), with_probe(table.written.empty_table(), np.empty(0, np.int64))
     place = np.concatenate(places)
     rows = pa.Table.from_batches(pieces).combine_chunks()
     wanted = pa.array(probes.rows[place])
@@ -136,7 +128,7 @@ def _hits(
         right &= inside(ref.groups, run.count)[group_of(probes.hashes[place], run.count)]
     if not right.all():
         place, rows = place[right], rows.filter(pa.array(right))
-    return place, _with_probe(rows, probes.rows[place])
+    return place, with_probe(rows, probes.rows[place])
 
 
 def _matches(hashes: Hashes, probes: Hashes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -180,20 +172,3 @@ def _due_rows(
 def _counted(rows: pa.Table, closed: int | None) -> pa.Table:
     rows = live(rows, closed)
     return rows.drop_columns([GONE]) if GONE in rows.column_names else rows
-
-
-def _with_probe(rows: pa.Table, probe: Rows) -> pa.Table:
-    return rows.append_column(pa.field(PROBE, pa.int64(), False), pa.array(probe, pa.int64()))
-
-
-def by_probe(table: StateTable, found: Sequence[pa.Table]) -> pa.Table:
-    """Rows in the order of the keys that were asked for; oldest first within a key."""
-    filled = [rows for rows in found if rows.num_rows]
-    if not filled:
-        return table.schema.append(pa.field(PROBE, pa.int64(), False)).empty_table()
-    rows = pa.concat_tables(filled).combine_chunks()
-    probe = rows[PROBE].to_numpy()
-    if (probe[1:] >= probe[:-1]).all():
-        return rows
-    order = np.argsort(probe, kind="stable" if table.kind == "buffer" else None)
-    return rows.take(pa.array(order))

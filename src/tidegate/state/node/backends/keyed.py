@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.state.log.compaction import inside, shortened, sorted_by_hash
+from tidegate.state.log.compaction import inside, live, reached, sorted_by_hash
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.node.backends.backend import Backend
@@ -20,8 +20,9 @@ from tidegate.state.node.backends.columnar import Columnar
 from tidegate.state.node.backends.mark import Mark
 from tidegate.state.node.backends.store import Change, Id, Store
 from tidegate.state.table.keys import Groups, bounds, group_of, hash_column
+from tidegate.state.table.probes import by_probe, with_probe, with_probes
 from tidegate.state.table.rows import decoded, due_of, encoded, encoded_keys, packed, unpacked
-from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
+from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
 
 LOADING = 0.05
 """Seconds that a `get` may go on loading key groups."""
@@ -42,20 +43,20 @@ class Keyed(Backend):
     def __init__(self, store: Store) -> None:
         self._store = store
         self._runs = Columnar()
-        self._turn = threading.Lock()  # to change what the store holds
+        self._lock = threading.Lock()  # of what the store has
         self._known: tuple[StateManifest, dict[int, str]] | None = None
 
     def begin(self, snapshot: Snapshot) -> None:
         if self._store.shared:  # Groups that went elsewhere are their new owner's now.
             return
-        with self._turn:
+        with self._lock:
             every = frozenset(range(snapshot.count))
             stale = self._store.versions(every).keys() - self._marks(snapshot, every).keys()
             if stale:
                 self._store.drop(snapshot.tables, frozenset(stale))
 
     def commit(self, before: Snapshot, after: Snapshot, writes: Mapping[str, pa.Table]) -> None:
-        with self._turn:
+        with self._lock:
             marks = self._marks(before, before.groups)
             held = frozenset(marks)
             changes: list[Change] = []
@@ -82,14 +83,13 @@ class Keyed(Backend):
                 found = _rows(table, piece)
                 rows += found
                 probes += [probe] * len(found)
-        column = pa.array(np.array(probes, np.int64))
-        kept = decoded(rows, table.schema).append_column(pa.field(PROBE, pa.int64(), False), column)
-        kept = _open(kept, snapshot.closed)
+        kept = with_probe(decoded(rows, table.schema), np.array(probes, np.int64))
+        kept = live(kept, snapshot.closed)
         if not others:
             return kept
-        answer = _by_probe(kept, self._runs.get(snapshot, table, keys.take(pa.array(others))), others)
+        read = self._runs.get(snapshot, table, keys.take(pa.array(others)))
         self._load(snapshot, frozenset(ids[probe][0] for probe in others))
-        return answer
+        return by_probe(table, [kept, with_probes(read, np.array(others, np.int64))])
 
     def due(self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int) -> pa.Table:
         ids, texts = self._store.due(table.name, groups, upto)
@@ -98,7 +98,7 @@ class Keyed(Backend):
         held = self._whole(snapshot, texts) - moved
         found = [piece for (group, _), piece in zip(ids, pieces, strict=True) if piece and group in held]
         rows = decoded([row for piece in found for row in _rows(table, piece)], table.schema)
-        rows = _open(rows.filter(pc.less_equal(rows[DUE], upto)), snapshot.closed)
+        rows = live(rows.filter(pc.less_equal(rows[DUE], upto)), snapshot.closed)
         if groups - held:
             rows = pa.concat_tables([rows, self._runs.due(snapshot, table, groups - held, upto)])
         return sorted_by_hash(rows)
@@ -110,7 +110,7 @@ class Keyed(Backend):
         held = frozenset(group for group in found if again.get(group) == texts[group])
         pieces = [piece for group in held for piece in found[group]]
         rows = decoded([row for piece in pieces for row in _rows(table, piece)], table.schema)
-        rows = _open(rows, snapshot.closed)
+        rows = live(rows, snapshot.closed)
         if groups - held:
             rows = pa.concat_tables([rows, self._runs.scan(snapshot, table, groups - held)])
         return sorted_by_hash(rows)
@@ -133,7 +133,7 @@ class Keyed(Backend):
 
     def _load(self, snapshot: Snapshot, groups: Groups) -> None:
         """Go on loading these groups, for a while."""
-        if not self._turn.acquire(blocking=False):  # Somebody else is at it, or a batch is being committed.
+        if not self._lock.acquire(blocking=False):  # Somebody else is at it, or a batch is being committed.
             return
         try:
             until = time.monotonic() + LOADING
@@ -146,7 +146,7 @@ class Keyed(Backend):
                     if time.monotonic() >= until:
                         return
         finally:
-            self._turn.release()
+            self._lock.release()
 
     def _begun(self, snapshot: Snapshot, group: int, text: str) -> Mark | None:
         """Begin to load a group; None when somebody else has it."""
@@ -166,7 +166,7 @@ class Keyed(Backend):
         first, beyond = bounds(group, snapshot.count)
         span = (max(first, start), beyond)
         runs = [run for _, run in snapshot.opened(table)]
-        stop = shortened(runs, table, span, rows=PART_ROWS, size=PART_BYTES)
+        stop = reached(runs, table, [span], rows=PART_ROWS, size=PART_BYTES)
         rows = self._runs.scan(snapshot, table, frozenset({group}), (span[0], stop))
         changes = [_change(table, at, held) for at, held in _content(table, rows, snapshot.count).items()]
         if stop < beyond:
@@ -225,17 +225,6 @@ def _texts(marks: Mapping[int, Mark]) -> dict[int, str]:
     return {group: str(mark) for group, mark in marks.items()}
 
 
-def _by_probe(kept: pa.Table, others: pa.Table, places: Sequence[int]) -> pa.Table:
-    """Rows from the store, and from the runs for the keys in these places, in the order of the keys."""
-    probes = np.array(places, np.int64)[others[PROBE].to_numpy()]
-    others = others.set_column(
-        others.schema.get_field_index(PROBE), kept.schema.field(PROBE), pa.array(probes)
-    )
-    rows = pa.concat_tables([kept, others])
-    order = np.argsort(rows[PROBE].to_numpy(), kind="stable")
-    return rows.combine_chunks().take(pa.array(order))
-
-
 def _ids(table: StateTable, keys: pa.Table, count: int) -> list[Id]:
     hashes = hash_column(keys[HASH])
     groups = group_of(hashes, count).tolist()
@@ -272,7 +261,3 @@ def _change(table: StateTable, at: Id, rows: list[bytes]) -> Change:
     if table.kind == "value":
         return Change(table.name, *at, rows[0], due_of(rows[0], columns))
     return Change(table.name, *at, packed(rows), min(due_of(row, columns) for row in rows))
-
-
-def _open(rows: pa.Table, closed: int | None) -> pa.Table:
-    return rows if closed is None else rows.filter(pc.greater(rows[DUE], closed))

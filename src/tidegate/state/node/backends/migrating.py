@@ -18,11 +18,13 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.compaction import inside, live, merged, reached, rows_within, sorted_by_hash
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.pieces import as_written
-from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, Places, Received
+from tidegate.state.node.arrival import CHUNK_BYTES, Arrival
 from tidegate.state.node.backends.backend import Backend
-from tidegate.state.node.backends.columnar import Columnar, by_probe, looked_up, with_probes
+from tidegate.state.node.backends.columnar import Columnar, looked_up
 from tidegate.state.node.peers import Origin, Peers
+from tidegate.state.node.received import Received
 from tidegate.state.table.keys import Groups, bounds, distinct, group_of, hash_column, ranges, show_groups
+from tidegate.state.table.probes import Places, by_probe, with_probes
 from tidegate.state.table.table import DUE, HASH, PROBE, StateTable
 
 _log = logging.getLogger(__name__)
@@ -237,7 +239,7 @@ class Migrating(Backend):
                     for arrival in request.arrivals:
                         self._give_up(snapshot, arrival, address, answer)
                     continue
-                rows = _checked(answer, table.schema.append(pa.field(PROBE, pa.int64(), False)), address)
+                rows = _checked(answer, table.answered, address)
                 for arrival in request.arrivals:  # Each takes note of what is of its own groups.
                     arrival.transfer.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)

@@ -1,0 +1,26 @@
+"""What a task is given besides its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
+from tidegate.rescale.route import Route
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What a task of one batch has to know. It is pickled into every task."""
+
+    pipeline: str
+    token: str
+    ticket: Ticket
+    before: Ticket | None
+    """The attempt by which the batch before was committed in this run; None for the first one."""
+    time: Time
+    route: Route
+    addresses: tuple[str, ...]
+    """By node."""
+    timeout: float
+    faults: str | None = None
