@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ GROUPS = 4
 
 def operator(left: Input, right: Input, condition: str = "true") -> broadcast_join.BroadcastJoin:
     step = steps.BroadcastJoin("rules", Where("p.py", 1), (), condition)
-    return broadcast_join.from_step(step, left, right, GROUPS)
+    return broadcast_join.from_step(step, left, replace(right, groups=GROUPS))
 
 
 def table_of(rules: broadcast_join.BroadcastJoin, batch: Batch, hash_of: Hash = spread) -> pa.Table:

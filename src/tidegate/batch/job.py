@@ -16,7 +16,8 @@ from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.query import RunningQuery
 from tidegate.state.task.state import Assignment
-from tidegate.translation.translation import Translation, seen
+from tidegate.translation.observation import seen
+from tidegate.translation.translation import Translation
 
 
 @dataclass(frozen=True, slots=True)

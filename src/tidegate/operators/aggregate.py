@@ -18,7 +18,7 @@ from tidegate.operators.running import RunningAggregate
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import step as steps
-from tidegate.pipeline.agg import Aggregate
+from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.window import Session, Sliding, Tumbling
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
             f"windows ({window.describe()}) need an event time; give the source event_time='column'"
         )
     if isinstance(window, Tumbling | Sliding):
-        return WindowAggregate(grouping, window, input.event_time, step.emit)
+        return WindowAggregate(grouping, window, input.event_time, step.mode)
     if not isinstance(window, Session):
         raise PipelineError(f"there is no aggregate per {window.describe()}")
-    if step.emit != "append":
+    if step.mode != "append":
         raise PipelineError(
             "session windows leave when they are final (emit='append'): a session that was emitted "
             "earlier could not be taken back when two sessions become one"
@@ -65,7 +65,7 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
     return SessionAggregate(grouping, window, input.event_time)
 
 
-def _check_name(name: str, aggregate: Aggregate, input: Input, *, windowed: bool) -> None:
+def _check_name(name: str, aggregate: AggregateFunction, input: Input, *, windowed: bool) -> None:
     # Spark takes names that differ in case alone for one.
     taken = {key.lower() for key in input.keys} | ({START, END} if windowed else set())
     if name.lower() in taken:
@@ -98,7 +98,7 @@ def _arrow(column: str, kind: DataType) -> pa.DataType:
         raise PipelineError(f"{column!r} is a {kind.simpleString()}, which cannot leave Spark") from None
 
 
-def _partial(name: str, aggregate: Aggregate, input: Input) -> Partial:
+def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
     from pyspark.sql.types import FractionalType, NumericType
 
     function, column = aggregate.function, aggregate.column
@@ -139,7 +139,7 @@ def _sum_kind(kind: DataType, *, fractional: bool) -> pa.DataType:
     return pa.float64() if fractional else pa.int64()
 
 
-def _check_kind(aggregate: Aggregate, kind: DataType, *, ordered: bool) -> None:
+def _check_kind(aggregate: AggregateFunction, kind: DataType, *, ordered: bool) -> None:
     from pyspark.sql import types as T
 
     if not ordered and not isinstance(kind, T.NumericType):

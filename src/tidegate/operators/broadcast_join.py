@@ -152,8 +152,8 @@ def _one_copy(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(_is_one_copy(rows))).combine_chunks()
 
 
-def from_step(step: steps.BroadcastJoin, left: Input, right: Input, groups: int = 256) -> BroadcastJoin:
-    """The operator of a declared step, whose state has that many key groups."""
+def from_step(step: steps.BroadcastJoin, left: Input, right: Input) -> BroadcastJoin:
+    """The operator of a declared step."""
     both = sides(replace(left, keys=()), right)
     timed = left.event_time is not None and right.event_time is not None
     keys = pa.schema([pa.field(_COPY, pa.int32()), *both.keys])
@@ -161,5 +161,5 @@ def from_step(step: steps.BroadcastJoin, left: Input, right: Input, groups: int 
     spread = pa.schema({_SPREAD: pa.int64()})
     waiting = (waiting_room(f"{step.name}.left", spread, both.each[0]),) if timed else ()
     return BroadcastJoin(
-        step.name, step.condition, groups, both, kept, (*waiting, kept.table), joined(*both.each)
+        step.name, step.condition, right.groups, both, kept, (*waiting, kept.table), joined(*both.each)
     )

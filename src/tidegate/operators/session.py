@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import micros
 from tidegate.operators.operator import Operator, Result, State, WithinPartitions
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Session
 from tidegate.state.table import keys
 from tidegate.state.table.table import HASH, PROBE, StateTable

@@ -9,7 +9,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.grouping import (
     END,
     PANE,
@@ -25,6 +24,7 @@ from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import lengths, pane
 from tidegate.operators.operator import Operator, Result, State, WithinPartitions
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Sliding, Tumbling
 from tidegate.state.table import keys

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
-from tidegate.errors import Where
-from tidegate.pipeline.agg import Aggregate as AggregateFunction
+from tidegate.errors import PipelineError, Where
+from tidegate.pipeline.agg import AggregateFunction
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
 from tidegate.sources.source import Source
@@ -36,13 +38,98 @@ class Step:
     where: Where
     inputs: tuple[Step, ...]
 
+    # Traits: whoever plans, draws or translates a step asks these and never for its class.
     kind: ClassVar[str]
-    keyed: ClassVar[bool] = False
-    """Whether the step keeps state per key."""
+    role: ClassVar[Literal["source", "step", "keyed", "sink"]] = "step"
+    """How it is drawn; "keyed" are `key_by` and the steps that keep state."""
+    stateful: ClassVar[bool] = False
+    """Whether it keeps state per key: it has an operator, and its rows are shuffled by the route."""
+    streams: ClassVar[bool] = True
+    """Whether it may run in the streaming query, before rows are handed to a batch."""
+    runs_python: ClassVar[bool] = False
+    """Whether its input rows go to Python workers as they are."""
+    may_go_nowhere: ClassVar[bool] = False
+    """Whether it may stand without a step after it."""
+    needs_final_rows: ClassVar[bool] = False
+    """Whether rows that later ones replace are wrong for it."""
+
+    @property
+    def emits(self) -> Mode | None:
+        """What leaves it; None: what comes in by the inputs that it forwards."""
+        return None
+
+    @property
+    def forwards(self) -> tuple[Step, ...]:
+        """The inputs whose rows it hands on, changed or not."""
+        return self.inputs
+
+    @property
+    def windows(self) -> Window | None:
+        """The windows that it closes, so that a row can come too late for it."""
+        return None
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether all its sources must have an event time."""
+        return self.windows is not None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that its rows are keyed by for the step after it."""
+        return ()
+
+    @property
+    def before_key(self) -> Step:
+        """The step that makes its rows: itself, or the one before `key_by`."""
+        return self
+
+    @property
+    def fallible(self) -> bool:
+        """Whether its rows may hold some that could not be read."""
+        return False
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it is sure to read all rows that it is given, once."""
+        return True
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        """Where the rows that leave it carry their event time. `known` has that of its inputs.
+
+        It counts only if there is such a timestamp column in the end.
+        """
+        times = {known[above] for above in self.forwards}
+        return times.pop() if len(times) == 1 else None
 
     def describe(self) -> str:
         """What the step does, in one short line."""
         return ""
+
+    def error(self, problem: str) -> PipelineError:
+        """The error for what is wrong with it, with its name and line."""
+        return PipelineError(problem, step=self.name, where=self.where)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedStep(Step):
+    """A step with state per key. A new one is this class, a method of `KeyedStream` and its operator."""
+
+    role = "keyed"
+    stateful = True
+    streams = False
+
+    @property
+    def operator(self) -> str:
+        """The module whose `from_step(step, *inputs)` makes its operator."""
+        return f"tidegate.operators.{self.kind}"
+
+    @property
+    def emits(self) -> Mode | None:
+        return "append"
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        """The key columns of one input."""
+        return self.inputs[side].key
 
     def meaning(self) -> dict[str, str]:
         """What its state stands for, part by part: a part that changes makes state of before wrong."""
@@ -53,6 +140,19 @@ class Step:
 class SourceStep(Step):
     source: Source
     kind = "source"
+    role = "source"
+
+    @property
+    def fallible(self) -> bool:
+        return self.source.fallible
+
+    @property
+    def receipt_name(self) -> str:
+        """What the receipts of its dead letters are filed under."""
+        return f"dead-letters:{self.name}"
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        return EventTime(self.source.event_time) if self.source.event_time else None
 
     def describe(self) -> str:
         return self.source.describe()
@@ -67,6 +167,18 @@ class Select(Step):
     def describe(self) -> str:
         named = [f"{show(value)} as {name}" for name, value in self.named.items()]
         return ", ".join([*map(show, self.columns), *named])
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        found = known[self.inputs[0]]
+        return found and EventTime(self._renamed(found.column), found.shift)
+
+    def _renamed(self, column: str) -> str:
+        """The name that a column has after the select; its own when it is not plainly renamed."""
+        for name, value in self.named.items():
+            if value == column:
+                return name
+        plain = re.compile(rf"\s*`?{re.escape(column)}`?\s+as\s+`?(\w+)`?\s*", re.IGNORECASE)
+        return next((match[1] for match in map(plain.fullmatch, map(str, self.columns)) if match), column)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +231,7 @@ class Branch(Step):
     conditions: tuple[Expression, ...]
     index: int
     kind = "branch"
+    may_go_nowhere = True
 
     def describe(self) -> str:
         if self.index == len(self.conditions):
@@ -131,6 +244,7 @@ class MapArrow(Step):
     function: ArrowFunction
     schema: Schema
     kind = "map_arrow"
+    runs_python = True
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")
@@ -140,6 +254,18 @@ class MapArrow(Step):
 class SinkStep(Step):
     sink: Sink
     kind = "sink"
+    role = "sink"
+    streams = False
+    may_go_nowhere = True
+
+    @property
+    def reads_all(self) -> bool:
+        return self.sink.reads_all
+
+    @property
+    def receipt_name(self) -> str:
+        """What its receipts are filed under: the place, so that sinks may be declared in another order."""
+        return self.sink.location or self.name
 
     def describe(self) -> str:
         return self.sink.describe()
@@ -149,19 +275,39 @@ class SinkStep(Step):
 class KeyBy(Step):
     columns: tuple[str, ...]
     kind = "key_by"
-    keyed = True
+    role = "keyed"
+    streams = False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.columns
+
+    @property
+    def before_key(self) -> Step:
+        return self.inputs[0].before_key
 
     def describe(self) -> str:
         return ", ".join(self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aggregate(Step):
+class Aggregate(KeyedStep):
     aggregates: Mapping[str, AggregateFunction]
     window: Window | None
-    emit: Mode
+    mode: Mode
     kind = "aggregate"
-    keyed = True
+    needs_final_rows = True
+
+    @property
+    def emits(self) -> Mode:
+        return self.mode
+
+    @property
+    def windows(self) -> Window | None:
+        return self.window
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        return self.window.event_time if self.window and self.mode == "append" else None
 
     def describe(self) -> str:
         text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
@@ -173,12 +319,22 @@ class Aggregate(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WindowJoin(Step):
+class WindowJoin(KeyedStep):
     on: Keys
     window: Window
     how: Literal["inner", "left"]
     kind = "window_join"
-    keyed = True
+    needs_final_rows = True
+
+    @property
+    def windows(self) -> Window:
+        return self.window
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        return tuple(pair[side] for pair in self.on)
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime:
+        return self.window.event_time
 
     def describe(self) -> str:
         return f"{self.how} on {show_keys(self.on)} per {self.window.describe()}"
@@ -188,7 +344,7 @@ class WindowJoin(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class IntervalJoin(Step):
+class IntervalJoin(KeyedStep):
     """Pairs whose right event lies between `before` and `after` seconds of the left one."""
 
     on: Keys
@@ -196,7 +352,14 @@ class IntervalJoin(Step):
     after: float
     how: Literal["inner", "left"]
     kind = "interval_join"
-    keyed = True
+    needs_final_rows = True
+    needs_time = True
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        return tuple(pair[side] for pair in self.on)
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
+        """None: it holds rows back for longer than a window after it would wait."""
 
     def describe(self) -> str:
         return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"
@@ -206,30 +369,44 @@ class IntervalJoin(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Connect(Step):
+class Connect(KeyedStep):
     """Each row of the first input with the latest row of the second that has its key."""
 
     kind = "connect"
-    keyed = True
+
+    @property
+    def emits(self) -> None:
+        """What the first input brings: each of its rows leaves with what is known from the second."""
+
+    @property
+    def forwards(self) -> tuple[Step, ...]:
+        return self.inputs[:1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BroadcastJoin(Step):
+class BroadcastJoin(KeyedStep):
     """Each row of the first input with every current row of the second where `condition` holds."""
 
     condition: str
     kind = "broadcast_join"
-    keyed = True
+
+    @property
+    def emits(self) -> None:
+        """What the first input brings: each of its rows leaves with what is known from the second."""
+
+    @property
+    def forwards(self) -> tuple[Step, ...]:
+        return self.inputs[:1]
 
     def describe(self) -> str:
         return self.condition
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Deduplicate(Step):
+class Deduplicate(KeyedStep):
     within: float | None
     kind = "deduplicate"
-    keyed = True
+    needs_final_rows = True
 
     def describe(self) -> str:
         return f"within {self.within:g} s" if self.within is not None else "for ever"
@@ -239,11 +416,18 @@ class Deduplicate(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TopN(Step):
+class TopN(KeyedStep):
     n: int
     by: str
     kind = "top_n"
-    keyed = True
+    needs_final_rows = True
+
+    @property
+    def emits(self) -> Mode:
+        return "update"
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
+        """None: a key's rows leave again with each change."""
 
     def describe(self) -> str:
         return f"{self.n} by {self.by}"
@@ -253,12 +437,11 @@ class TopN(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Process(Step):
+class Process(KeyedStep):
     function: Callable[..., Any]
     state_schema: Schema
     output_schema: Schema
     kind = "process"
-    keyed = True
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")
@@ -271,6 +454,7 @@ class Late(Step):
     of: Step
     side: Literal["left", "right"]
     kind = "late"
+    streams = False
 
     def describe(self) -> str:
         return f"too late for {self.of.name}"

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.partials import Columns, Partial
 from tidegate.operators.kit.spans import Numbers, Spans, column, is_fixed, numbers, valid
+from tidegate.pipeline.event_time import EventTime
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

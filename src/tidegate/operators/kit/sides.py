@@ -16,12 +16,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.hashing import check_key, normal
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.key_types import common_type
 from tidegate.operators.kit.spans import whole
 from tidegate.operators.operator import LEFT, RIGHT, SIDE
+from tidegate.pipeline.event_time import EventTime
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

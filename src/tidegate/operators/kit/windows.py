@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidegate.operators.kit.event_time import EventTime
-from tidegate.operators.kit.grouping import END
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
 
 if TYPE_CHECKING:
@@ -47,11 +46,3 @@ def late(window: Window, event_time: EventTime, closed: int) -> Column:
     else:
         raise TypeError(f"no such window: {window}")
     return time.isNull() | too_old
-
-
-def event_time_of(window: Window) -> EventTime:
-    """The event time of the rows that leave an aggregate per window.
-
-    A session holds its end, since an event there still joins it; the other windows end just before it.
-    """
-    return EventTime(END, 0 if isinstance(window, Session) else -1)
