@@ -27,7 +27,7 @@ from tidegate.operators.kit.sketches import LG_K, Distinct, Quantile
 from tidegate.operators.operator import Operator
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode

@@ -18,7 +18,7 @@ from tidegate.operators import broadcast_join
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE
 from tidegate.operators.operator import SIDE
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of

@@ -28,7 +28,7 @@ from tidegate.errors import PipelineError, Where
 from tidegate.operators import window_join
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIME
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
 from tidegate.state.table.table import DUE, HASH
 from tidegate.testing.states import MemoryState

@@ -17,7 +17,7 @@ from tidegate.operators.operator import Operator
 from tidegate.operators.running import RunningAggregate
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling
 

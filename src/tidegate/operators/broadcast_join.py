@@ -16,7 +16,7 @@ from tidegate.operators.kit.sides import TIE, sides
 from tidegate.operators.kit.spans import RowNumbers, whole
 from tidegate.operators.kit.versions import History, Lookup, lookup
 from tidegate.operators.operator import SIDE, Result, State, WithinPartitions
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import Hashes, distinct, hash_column
 from tidegate.state.table.table import HASH
 

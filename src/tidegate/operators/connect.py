@@ -13,7 +13,7 @@ from tidegate.operators.kit.keys import numbered
 from tidegate.operators.kit.sides import named_alike, sides
 from tidegate.operators.kit.versions import Lookup, lookup
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE
 
 

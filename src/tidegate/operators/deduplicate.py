@@ -16,7 +16,7 @@ from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 
 _ACCEPTED = "accepted"

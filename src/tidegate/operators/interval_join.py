@@ -18,7 +18,7 @@ from tidegate.operators.kit.row_operator import Join, require_event_times
 from tidegate.operators.kit.sides import joined, named_alike, sides
 from tidegate.operators.kit.spans import RowNumbers
 from tidegate.operators.operator import Result, State, WithinPartitions
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import HASH, PROBE
 
 

@@ -21,7 +21,7 @@ from tidegate.operators.kit.sides import TIE, TIME, arrow_schema, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import same
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 

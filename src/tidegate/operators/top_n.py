@@ -19,7 +19,7 @@ from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.operator import Result, State, WithinPartitions
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE, StateTable
 
 _BEST, _TIE, _RANK = "best", "tie", "rank"

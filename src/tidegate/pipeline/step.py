@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from tidegate.errors import PipelineError, Where
-from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
@@ -25,9 +24,6 @@ ArrowFunction: TypeAlias = "Callable[[pa.RecordBatch], pa.RecordBatch | pa.Table
 Schema: TypeAlias = "str | pa.Schema"
 Mode: TypeAlias = Literal["append", "update"]
 """What leaves a step with state: rows that are final, or rows that later ones of the same key replace."""
-
-Keys: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs (column on the left, column on the right)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,32 +104,6 @@ class Step:
     def error(self, problem: str) -> PipelineError:
         """The error for what is wrong with it, with its name and line."""
         return PipelineError(problem, step=self.name, where=self.where)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedStep(Step):
-    """A step with state per key. A new one is this class, a method of `KeyedStream` and its operator."""
-
-    role = "keyed"
-    stateful = True
-    streams = False
-
-    @property
-    def operator(self) -> str:
-        """The module whose `from_step(step, *inputs)` makes its operator."""
-        return f"tidegate.operators.{self.kind}"
-
-    @property
-    def emits(self) -> Mode | None:
-        return "append"
-
-    def keys(self, side: int) -> tuple[str, ...]:
-        """The key columns of one input."""
-        return self.inputs[side].key
-
-    def meaning(self) -> dict[str, str]:
-        """What its state stands for, part by part: a part that changes makes state of before wrong."""
-        return {}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -291,163 +261,6 @@ class KeyBy(Step):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Aggregate(KeyedStep):
-    aggregates: Mapping[str, AggregateFunction]
-    window: Window | None
-    mode: Mode
-    kind = "aggregate"
-    needs_final_rows = True
-
-    @property
-    def emits(self) -> Mode:
-        return self.mode
-
-    @property
-    def windows(self) -> Window | None:
-        return self.window
-
-    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
-        return self.window.event_time if self.window and self.mode == "append" else None
-
-    def describe(self) -> str:
-        text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
-        return f"{text} per {self.window.describe()}" if self.window else text
-
-    def meaning(self) -> dict[str, str]:
-        parts = {name: str(aggregate) for name, aggregate in self.aggregates.items()}
-        return {**parts, "window": self.window.describe() if self.window else "none"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowJoin(KeyedStep):
-    on: Keys
-    window: Window
-    how: Literal["inner", "left"]
-    kind = "window_join"
-    needs_final_rows = True
-
-    @property
-    def windows(self) -> Window:
-        return self.window
-
-    def keys(self, side: int) -> tuple[str, ...]:
-        return tuple(pair[side] for pair in self.on)
-
-    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime:
-        return self.window.event_time
-
-    def describe(self) -> str:
-        return f"{self.how} on {show_keys(self.on)} per {self.window.describe()}"
-
-    def meaning(self) -> dict[str, str]:
-        return {"on": show_keys(self.on), "window": self.window.describe()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IntervalJoin(KeyedStep):
-    """Pairs whose right event lies between `before` and `after` seconds of the left one."""
-
-    on: Keys
-    before: float
-    after: float
-    how: Literal["inner", "left"]
-    kind = "interval_join"
-    needs_final_rows = True
-    needs_time = True
-
-    def keys(self, side: int) -> tuple[str, ...]:
-        return tuple(pair[side] for pair in self.on)
-
-    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
-        """None: it holds rows back for longer than a window after it would wait."""
-
-    def describe(self) -> str:
-        return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"
-
-    def meaning(self) -> dict[str, str]:
-        return {"on": show_keys(self.on), "before": f"{self.before:g} s", "after": f"{self.after:g} s"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Connect(KeyedStep):
-    """Each row of the first input with the latest row of the second that has its key."""
-
-    kind = "connect"
-
-    @property
-    def emits(self) -> None:
-        """What the first input brings: each of its rows leaves with what is known from the second."""
-
-    @property
-    def forwards(self) -> tuple[Step, ...]:
-        return self.inputs[:1]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BroadcastJoin(KeyedStep):
-    """Each row of the first input with every current row of the second where `condition` holds."""
-
-    condition: str
-    kind = "broadcast_join"
-
-    @property
-    def emits(self) -> None:
-        """What the first input brings: each of its rows leaves with what is known from the second."""
-
-    @property
-    def forwards(self) -> tuple[Step, ...]:
-        return self.inputs[:1]
-
-    def describe(self) -> str:
-        return self.condition
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Deduplicate(KeyedStep):
-    within: float | None
-    kind = "deduplicate"
-    needs_final_rows = True
-
-    def describe(self) -> str:
-        return f"within {self.within:g} s" if self.within is not None else "for ever"
-
-    def meaning(self) -> dict[str, str]:
-        return {"within": self.describe()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TopN(KeyedStep):
-    n: int
-    by: str
-    kind = "top_n"
-    needs_final_rows = True
-
-    @property
-    def emits(self) -> Mode:
-        return "update"
-
-    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
-        """None: a key's rows leave again with each change."""
-
-    def describe(self) -> str:
-        return f"{self.n} by {self.by}"
-
-    def meaning(self) -> dict[str, str]:
-        return {"n": str(self.n), "by": self.by}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Process(KeyedStep):
-    function: Callable[..., Any]
-    state_schema: Schema
-    output_schema: Schema
-    kind = "process"
-
-    def describe(self) -> str:
-        return getattr(self.function, "__name__", "function")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Late(Step):
     """The rows of one input of the windowed step `of` that came after their window was closed."""
 
@@ -466,8 +279,3 @@ def show(expression: Expression) -> str:
         return " ".join(expression.split())
     name = getattr(expression, "__name__", "function")
     return "λ" if name == "<lambda>" else f"{name}()"
-
-
-def show_keys(keys: Keys) -> str:
-    """Key pairs as `a, b = c`."""
-    return ", ".join(left if left == right else f"{left} = {right}" for left, right in keys)

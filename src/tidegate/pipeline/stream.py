@@ -6,9 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
 from tidegate.errors import DurationError
+from tidegate.pipeline import keyed_step as keyed
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.agg import AggregateFunction
-from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Mode, Schema, Step
+from tidegate.pipeline.keyed_step import Keys
+from tidegate.pipeline.step import ArrowFunction, Expression, Mode, Schema, Step
 from tidegate.pipeline.where import refused
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
@@ -123,11 +125,11 @@ class Stream(_Declared):
         """
         if window is None:
             self._refuse(
-                steps.WindowJoin,
+                keyed.WindowJoin,
                 "has no window, so its state would grow without end; pass window=tg.tumbling('4 seconds')",
             )
-        keys = self._keys(steps.WindowJoin, on, how)
-        return self._then(steps.WindowJoin, other, name=name, on=keys, window=window, how=how)
+        keys = self._keys(keyed.WindowJoin, on, how)
+        return self._then(keyed.WindowJoin, other, name=name, on=keys, window=window, how=how)
 
     def interval_join(
         self,
@@ -140,14 +142,14 @@ class Stream(_Declared):
         name: str | None = None,
     ) -> Stream:
         """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
-        reach = {"before": self._length(steps.IntervalJoin, before)}
-        reach["after"] = self._length(steps.IntervalJoin, after)
-        keys = self._keys(steps.IntervalJoin, on, how)
-        return self._then(steps.IntervalJoin, other, name=name, on=keys, how=how, **reach)
+        reach = {"before": self._length(keyed.IntervalJoin, before)}
+        reach["after"] = self._length(keyed.IntervalJoin, after)
+        keys = self._keys(keyed.IntervalJoin, on, how)
+        return self._then(keyed.IntervalJoin, other, name=name, on=keys, how=how, **reach)
 
     def broadcast_join(self, rules: KeyedStream, *, condition: str, name: str | None = None) -> Stream:
         """Each row with every current row of `rules` (the latest per key) for which `condition` holds."""
-        return self._then(steps.BroadcastJoin, rules, name=name, condition=condition)
+        return self._then(keyed.BroadcastJoin, rules, name=name, condition=condition)
 
     def late(self, side: Literal["left", "right"] = "left") -> Stream:
         """The rows that came too late for the windowed step that this stream leaves.
@@ -222,18 +224,18 @@ class KeyedStream(_Declared):
 
     def connect(self, other: KeyedStream) -> Stream:
         """Each row with the latest row of `other` that has the same key."""
-        return self._then(steps.Connect, other)
+        return self._then(keyed.Connect, other)
 
     def deduplicate(self, *, within: str | None = None) -> Stream:
         """The first row of each key; with `within`, the first in that much event time."""
-        length = None if within is None else self._length(steps.Deduplicate, within)
-        return self._then(steps.Deduplicate, within=length)
+        length = None if within is None else self._length(keyed.Deduplicate, within)
+        return self._then(keyed.Deduplicate, within=length)
 
     def top_n(self, n: int, *, by: str) -> Stream:
         """The n rows of each key with the largest `by`."""
         if n < 1:
-            self._refuse(steps.TopN, f"n={n} must be at least 1")
-        return self._then(steps.TopN, n=n, by=by)
+            self._refuse(keyed.TopN, f"n={n} must be at least 1")
+        return self._then(keyed.TopN, n=n, by=by)
 
     def process(self, function: Callable[..., Any], *, state_schema: Schema, output_schema: Schema) -> Stream:
         """The user's own vectorised function: `function(rows, state, time)` -> (output, state).
@@ -245,40 +247,40 @@ class KeyedStream(_Declared):
         function must be deterministic: a batch may run twice.
         """
         if not callable(function):
-            self._refuse(steps.Process, f"needs a function, not {type(function).__name__}")
+            self._refuse(keyed.Process, f"needs a function, not {type(function).__name__}")
         return self._then(
-            steps.Process, function=function, state_schema=state_schema, output_schema=output_schema
+            keyed.Process, function=function, state_schema=state_schema, output_schema=output_schema
         )
 
     def _aggregate(
         self, aggregates: dict[str, AggregateFunction], window: Window | None, mode: Mode
     ) -> Stream:
         if not aggregates:
-            self._refuse(steps.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
+            self._refuse(keyed.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, AggregateFunction):
                 self._refuse(
-                    steps.Aggregate,
+                    keyed.Aggregate,
                     f"{name}={aggregate!r} is no aggregate; take one of tg.agg, e.g. tg.agg.sum('value')",
                 )
-        return self._then(steps.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
+        return self._then(keyed.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
 
 
 class WindowedStream:
     """A keyed stream cut into windows."""
 
-    def __init__(self, keyed: KeyedStream, window: Window, emit: Mode) -> None:
+    def __init__(self, stream: KeyedStream, window: Window, emit: Mode) -> None:
         if not isinstance(window, Window):
             raise refused(f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window")
         if emit not in ("append", "update"):
             raise refused(f"emit={emit!r} is not one of 'append', 'update'", step="window")
-        self._keyed = keyed
+        self._stream = stream
         self._window = window
         self._emit = emit
 
     def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Aggregates per key and window."""
-        return self._keyed._aggregate(aggregates, self._window, self._emit)
+        return self._stream._aggregate(aggregates, self._window, self._emit)
 
 
 def _is_pair(on: object) -> TypeGuard[tuple[str, str]]:

@@ -8,8 +8,9 @@ step keeps state, or where a source may hold rows that cannot be read, the rows 
 
 from __future__ import annotations
 
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.step import KeyedStep, SourceStep, Step
+from tidegate.pipeline.step import SourceStep, Step
 
 
 def handover(plan: Plan) -> list[Step]:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.operators.kit.input import Input
 from tidegate.operators.operator import Operator
-from tidegate.pipeline.step import KeyedStep
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.rescale.route import Route
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH

@@ -16,8 +16,9 @@ from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
 from tidegate.pipeline.event_time import EventTime
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.step import KeyedStep, Late, SinkStep, SourceStep, Step
+from tidegate.pipeline.step import Late, SinkStep, SourceStep, Step
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON
 from tidegate.spark import row_size
