@@ -95,9 +95,8 @@ class MemoryState:
     def _stage(self, table: StateTable, rows: pa.Table) -> None:
         if not rows.schema.equals(table.written):
             raise StateError(f"{table.name} takes {table.written}, not {rows.schema}")
-        if table.kind == "value":
-            if numbered(table, rows)[0].num_rows < rows.num_rows:
-                raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
+        if table.kind == "value" and numbered(table, rows)[0].num_rows < rows.num_rows:
+            raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
         self._tables[table.name] = table
         self._staged.setdefault(table.name, []).append(rows)
 
