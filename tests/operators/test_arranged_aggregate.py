@@ -16,10 +16,10 @@ from pyspark.sql import types as T
 from tests.operators.aggregating import Run, arrange, assert_close, operator, stamp
 from tests.operators.arranging import Row
 from tidegate.batch.time import Time
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import Operator, Result
 from tidegate.pipeline import agg
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.testing.states import MemoryState
@@ -194,7 +194,7 @@ def test_partitions_are_aggregated_without_a_shuffle(spark: SparkSession, window
 def test_the_source_makes_no_more_columns_than_are_read(spark: SparkSession) -> None:
     frame = _frame(spark, _rows(5))
 
-    def read(aggregates: Mapping[str, agg.Aggregate], window: Window | None) -> list[str]:
+    def read(aggregates: Mapping[str, agg.AggregateFunction], window: Window | None) -> list[str]:
         return operator(_COLUMNS, ["k"], aggregates, window).narrow(frame).columns
 
     assert read({"n": agg.count()}, None) == ["k"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from tidegate.operators import broadcast_join
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE
 from tidegate.operators.operator import SIDE
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
@@ -30,7 +31,7 @@ GROUPS = 4
 
 def operator(left: Input, right: Input, condition: str = "true") -> broadcast_join.BroadcastJoin:
     step = steps.BroadcastJoin("rules", Where("p.py", 1), (), condition)
-    return broadcast_join.from_step(step, left, right, GROUPS)
+    return broadcast_join.from_step(step, left, replace(right, groups=GROUPS))
 
 
 def table_of(rules: broadcast_join.BroadcastJoin, batch: Batch, hash_of: Hash = spread) -> pa.Table:

@@ -14,7 +14,7 @@ from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import deduplicate
 from tidegate.operators.kit.input import Input
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:

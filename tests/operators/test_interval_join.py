@@ -15,7 +15,7 @@ from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
 from tidegate.operators.kit.input import Input
-from tidegate.pipeline import step as steps
+from tidegate.pipeline import keyed_step as steps
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def operator(
     left: Input, right: Input, before: int = 5, after: int = 3, how: How = "inner"
 ) -> interval_join.IntervalJoin:
     on = tuple(zip(left.keys, right.keys, strict=True))
-    step = steps.IntervalJoin("near", Where("p.py", 1), (), on, before / 1e6, after / 1e6, how)
+    step = steps.IntervalJoin("near", Where("p.py", 1), (), on, how, before / 1e6, after / 1e6)
     return interval_join.from_step(step, left, right)
 
 

@@ -14,7 +14,6 @@ from pyspark.sql import types as T
 from tests.operators.aggregating import Batches, Run, crowded, in_grace, keyed, operator, replays, stamp
 from tests.operators.arranging import Row, spread
 from tidegate.batch.time import Time
-from tidegate.operators.kit.windows import event_time_of
 from tidegate.pipeline import agg
 from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
@@ -173,4 +172,4 @@ def test_a_replay_in_another_order_gives_the_same_bytes(
 
 @pytest.mark.parametrize(("window", "shift"), [(Tumbling(1), -1), (Sliding(2, 1), -1), (Session(1), 0)])
 def test_a_window_happened_just_before_it_could_leave(window: Window, shift: int) -> None:
-    assert event_time_of(window).shift == shift
+    assert window.event_time.shift == shift

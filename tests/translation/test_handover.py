@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tidegate as tg
-from tidegate.pipeline.step import Aggregate, WindowJoin
+from tidegate.pipeline.keyed_step import Aggregate, WindowJoin
 from tidegate.translation.handover import is_united, must_be_kept, paired, reads
 
 

@@ -17,7 +17,8 @@ from tidegate.sinks.sink import Receipt
 from tidegate.spark.frames import compute
 from tidegate.spark.query import RunningQuery
 from tidegate.state.task.assignment import Assignment
-from tidegate.translation.translation import Translation, seen
+from tidegate.translation.observation import seen
+from tidegate.translation.translation import Translation
 
 
 @dataclass(frozen=True, slots=True)

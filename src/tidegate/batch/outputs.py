@@ -62,14 +62,14 @@ class Outputs:
     def write(self, sink: SinkStep, rows: DataFrame, ticket: Ticket) -> tuple[str, Receipt]:
         """Write rows where nobody reads them yet; the place, and what publishing there needs."""
         where = f"{sink.name} ({sink.describe()})"
-        return _place(sink), self._write(self.writers[sink], rows, ticket, where)
+        return sink.receipt_name, self._write(self.writers[sink], rows, ticket, where)
 
     def write_dead_letters(self, source: SourceStep, rows: DataFrame, ticket: Ticket) -> tuple[str, Receipt]:
         """The same for records that could not be read, given as (reason, raw)."""
         labels = (F.lit(ticket.batch_id).alias("batch_id"), F.lit(source.name).alias("source"))
         labelled = rows.select(*labels, "reason", "raw")
         where = f"the dead letters of {source.name}"
-        return _place(source), self._write(self.dead_letters[source], labelled, ticket, where)
+        return source.receipt_name, self._write(self.dead_letters[source], labelled, ticket, where)
 
     def publish(self, batch_id: int, place: str, receipt: Receipt) -> None:
         """Make visible what a committed batch has written to a place."""
@@ -91,12 +91,5 @@ class Outputs:
             raise SinkError(f"writing to {where} failed: {reason(error)}") from error
 
     def _places(self) -> dict[str, SinkWriter]:
-        found = {_place(step): writer for step, writer in self.writers.items()}
-        return found | {_place(step): writer for step, writer in self.dead_letters.items()}
-
-
-def _place(step: SinkStep | SourceStep) -> str:
-    """What a receipt is filed under: the place, so that sinks may be declared in another order later."""
-    if isinstance(step, SourceStep):
-        return f"dead-letters:{step.name}"
-    return step.sink.location or step.name
+        found = {step.receipt_name: writer for step, writer in self.writers.items()}
+        return found | {step.receipt_name: writer for step, writer in self.dead_letters.items()}

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_type
 
 from tidegate.errors import PipelineError
 from tidegate.operators.kit import sketches
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
-from tidegate.operators.kit.grouping import END, RESERVED, START, Grouping
-from tidegate.operators.kit.hashing import check_key
+from tidegate.operators.kit.grouping import RESERVED, Grouping
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import Partial, Partials
 from tidegate.operators.operator import Operator
 from tidegate.operators.running import RunningAggregate
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
-from tidegate.pipeline import step as steps
-from tidegate.pipeline.agg import Aggregate
-from tidegate.pipeline.window import Session, Sliding, Tumbling
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+from tidegate.pipeline import keyed_step as steps
+from tidegate.pipeline.agg import AggregateFunction
+from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling
 
 
 def from_step(step: steps.Aggregate, input: Input) -> Operator:
@@ -30,7 +27,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
 
     Raises a MissingExtraError where it needs the library of sketches and that is not installed.
     """
-    keys = pa.schema([pa.field(key, _arrow(key, _key_kind(key, input))) for key in input.keys])
+    keys = pa.schema([pa.field(key, _arrow(key, _kind(key, input))) for key in input.keys])
     for name, aggregate in step.aggregates.items():
         _check_name(name, aggregate, input, windowed=step.window is not None)
     partials = Partials(tuple(_partial(*pair, input) for pair in step.aggregates.items()))
@@ -54,10 +51,10 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
             f"windows ({window.describe()}) need an event time; give the source event_time='column'"
         )
     if isinstance(window, Tumbling | Sliding):
-        return WindowAggregate(grouping, window, input.event_time, step.emit)
+        return WindowAggregate(grouping, window, input.event_time, step.mode)
     if not isinstance(window, Session):
         raise PipelineError(f"there is no aggregate per {window.describe()}")
-    if step.emit != "append":
+    if step.mode != "append":
         raise PipelineError(
             "session windows leave when they are final (emit='append'): a session that was emitted "
             "earlier could not be taken back when two sessions become one"
@@ -65,7 +62,7 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
     return SessionAggregate(grouping, window, input.event_time)
 
 
-def _check_name(name: str, aggregate: Aggregate, input: Input, *, windowed: bool) -> None:
+def _check_name(name: str, aggregate: AggregateFunction, input: Input, *, windowed: bool) -> None:
     # Spark takes names that differ in case alone for one.
     taken = {key.lower() for key in input.keys} | ({START, END} if windowed else set())
     if name.lower() in taken:
@@ -74,13 +71,7 @@ def _check_name(name: str, aggregate: Aggregate, input: Input, *, windowed: bool
         raise PipelineError(f"{name} = {aggregate}: names that begin with '_' are kept for Tidegate")
 
 
-def _key_kind(key: str, input: Input) -> DataType:
-    kind = _kind(key, input)
-    check_key(key, kind)
-    return kind
-
-
-def _kind(column: str, input: Input) -> DataType:
+def _kind(column: str, input: Input) -> T.DataType:
     if column not in input.schema.names:
         raise PipelineError(f"there is no column {column!r}; there are {', '.join(input.schema.names)}")
     if column in RESERVED:
@@ -88,19 +79,14 @@ def _kind(column: str, input: Input) -> DataType:
     return input.schema[column].dataType
 
 
-def _arrow(column: str, kind: DataType) -> pa.DataType:
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-
+def _arrow(column: str, kind: T.DataType) -> pa.DataType:
     try:
         return to_arrow_type(kind, timezone="UTC")
     except PySparkException:
         raise PipelineError(f"{column!r} is a {kind.simpleString()}, which cannot leave Spark") from None
 
 
-def _partial(name: str, aggregate: Aggregate, input: Input) -> Partial:
-    from pyspark.sql.types import FractionalType, NumericType
-
+def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
     function, column = aggregate.function, aggregate.column
     if function == "count" or column is None:
         return Count(name, pa.int64())
@@ -108,8 +94,8 @@ def _partial(name: str, aggregate: Aggregate, input: Input) -> Partial:
     _check_kind(aggregate, kind, ordered=function in ("min", "max", "first", "last", "approx_distinct"))
     match function:
         case "sum":
-            assert isinstance(kind, NumericType)
-            return Sum(name, _sum_kind(kind, fractional=isinstance(kind, FractionalType)), column)
+            assert isinstance(kind, T.NumericType)
+            return Sum(name, _sum_kind(kind, fractional=isinstance(kind, T.FractionalType)), column)
         case "min" | "max":
             return Extreme(name, _arrow(column, kind), column, function == "max")
         case "mean":
@@ -131,17 +117,13 @@ def _partial(name: str, aggregate: Aggregate, input: Input) -> Partial:
             return sketches.Quantile(name, pa.float64(), column, aggregate.share)
 
 
-def _sum_kind(kind: DataType, *, fractional: bool) -> pa.DataType:
-    from pyspark.sql.types import DecimalType
-
-    if isinstance(kind, DecimalType):
+def _sum_kind(kind: T.DataType, *, fractional: bool) -> pa.DataType:
+    if isinstance(kind, T.DecimalType):
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
     return pa.float64() if fractional else pa.int64()
 
 
-def _check_kind(aggregate: Aggregate, kind: DataType, *, ordered: bool) -> None:
-    from pyspark.sql import types as T
-
+def _check_kind(aggregate: AggregateFunction, kind: T.DataType, *, ordered: bool) -> None:
     if not ordered and not isinstance(kind, T.NumericType):
         raise PipelineError(f"{aggregate} needs numbers, and {aggregate.column!r} is a {kind.simpleString()}")
     nested = T.ArrayType | T.MapType | T.StructType | T.VariantType | T.NullType

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.pairs import Rows, numbered
-from tidegate.operators.kit.sides import TIE, TIME, Sides, joined, sides
-from tidegate.operators.kit.versions import History, Versions, versions
-from tidegate.operators.kit.waiting import WAITED, called, waiting_room
-from tidegate.operators.operator import SIDE, Operator, Result, State, WithinPartitions
-from tidegate.pipeline import step as steps
-from tidegate.pipeline.step import Mode
+from tidegate.operators.kit.sides import TIE, sides
+from tidegate.operators.kit.spans import RowNumbers, whole
+from tidegate.operators.kit.versions import History, Lookup, lookup
+from tidegate.operators.operator import SIDE, Result, State, WithinPartitions
+from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import Hashes, distinct, hash_column
-from tidegate.state.table.table import HASH, StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidegate.state.table.table import HASH
 
 _COPY, _SPREAD = "copy", "spread"
 
 
 @dataclass(frozen=True)
-class BroadcastJoin(Operator):
+class BroadcastJoin(Lookup):
     """The right stream brings rules: the latest row of a key is the current one.
 
     If both streams have an event time, a left row meets the rules as they were at its time, and leaves when
@@ -44,23 +40,12 @@ class BroadcastJoin(Operator):
     and a task makes all pairs of rows and rules before the condition is applied.
     """
 
-    name: str
     condition: str
     groups: int
     """Number of key groups, a power of two."""
-    sides: Sides
-    versions: Versions
-    tables: tuple[StateTable, ...]
-    """That of the rules; where left rows wait, before it that of the left."""
-    output: pa.Schema
-    mode: Mode = "append"
 
     def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        frame = self.sides.frame(rows, tie=True)
-        if self.versions.timed:
-            frame = frame.where(F.col(TIME).isNotNull())
+        frame = self.sides.frame(rows, tie=True, timed=self.timed)
         every = F.sequence(F.lit(0), F.lit(self.groups - 1))
         frame = frame.withColumn(
             _COPY, F.explode(F.when(F.col(SIDE) == 1, every).otherwise(F.array(F.lit(0))))
@@ -72,17 +57,13 @@ class BroadcastJoin(Operator):
         return frame.withColumn(HASH, F.when(F.col(SIDE) == 1, rule).otherwise(F.col(TIE)))
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
-        side = rows[SIDE].to_numpy()
-        given, fresh = (rows.filter(pa.array(side == number)).combine_chunks() for number in (0, 1))
-        left, late = self._leaving(given, state, time)
+        given, fresh = self.sides.split(rows)
+        left, late = self.leaving(given.append_column(_SPREAD, given[TIE]), state, time)
         if not left.num_rows and not fresh.num_rows:
             return Result(self.output.empty_table(), late)
         history = self._rules(fresh, state, time)
         left_rows, rules = self._met(left, history)
-        columns = [
-            *self.sides.each[0].take(left, pa.array(left_rows)),
-            *self.sides.each[1].take(history.rows, pa.array(rules)),
-        ]
+        columns = self.paired(left, pa.array(left_rows), history.rows, pa.array(rules))
         return Result(pa.Table.from_arrays(columns, schema=self.output), late)
 
     def finish(self, rows: DataFrame) -> DataFrame:
@@ -92,27 +73,17 @@ class BroadcastJoin(Operator):
     def _bits(self) -> int:
         return self.groups.bit_length() - 1
 
-    def _leaving(self, given: pa.Table, state: State, time: Time) -> tuple[pa.Table, int]:
-        """The left rows that leave now, and how many came too late."""
-        side = self.sides.each[0]
-        if self.versions.timed:
-            return called(side, self.tables[0], given.append_column(_SPREAD, given[TIE]), 0, state, time)
-        return side.rows(given, side.values), 0
-
     def _rules(self, fresh: pa.Table, state: State, time: Time) -> History:
         """All versions of the rules. Those of this batch are put, a copy for each key group of this task."""
         table, keys = self.versions.table, self.sides.keys.names
         probes = fresh.select(table.probes.names).cast(table.probes)
         known = _one_copy(state.scan(table))
-        known_number, fresh_number = numbered(
-            (self._rule_hashes(known), [known[key] for key in keys]),
-            (self._rule_hashes(probes), [probes[key] for key in keys]),
-        )
-        all_keys = pa.concat_tables([known.select(keys), probes.select(keys)]).combine_chunks()
-        _, places = np.unique(np.concatenate([known_number, fresh_number]), return_index=True)
+        every = pa.concat_tables([known.select(probes.column_names), probes])
+        first, number = distinct(self._rule_hashes(every), [whole(every[key]) for key in keys])
+        known_number, fresh_number = np.split(number, [known.num_rows])
         one = np.flatnonzero(_is_one_copy(fresh))
         history = self.versions.history(
-            all_keys.take(pa.array(places)),
+            every.select(keys).take(pa.array(first)),
             known,
             known_number,
             fresh.take(pa.array(one)),
@@ -130,15 +101,11 @@ class BroadcastJoin(Operator):
         """The hash of a rule without that of its key group, which differs from copy to copy."""
         return hash_column(rows[HASH]) << np.uint64(self._bits)
 
-    def _met(self, left: pa.Table, history: History) -> tuple[Rows, Rows]:
+    def _met(self, left: pa.Table, history: History) -> tuple[RowNumbers, RowNumbers]:
         """Each left row with the current version of each rule."""
         rules = np.unique(history.number)
         rows = np.repeat(np.arange(left.num_rows), len(rules))
-        number = np.tile(rules, left.num_rows)
-        if self.versions.timed:
-            found = history.as_of(number, left[WAITED].to_numpy()[rows])
-        else:
-            found = history.latest(number)
+        found = self.current(history, left, rows, np.tile(rules, left.num_rows))
         return rows[found >= 0], found[found >= 0]
 
 
@@ -152,14 +119,10 @@ def _one_copy(rows: pa.Table) -> pa.Table:
     return rows.filter(pa.array(_is_one_copy(rows))).combine_chunks()
 
 
-def from_step(step: steps.BroadcastJoin, left: Input, right: Input, groups: int = 256) -> BroadcastJoin:
-    """The operator of a declared step, whose state has that many key groups."""
+def from_step(step: steps.BroadcastJoin, left: Input, right: Input) -> BroadcastJoin:
+    """The operator of a declared step."""
     both = sides(replace(left, keys=()), right)
-    timed = left.event_time is not None and right.event_time is not None
-    keys = pa.schema([pa.field(_COPY, pa.int32()), *both.keys])
-    kept = versions(f"{step.name}.rules", keys, both.each[1], timed=timed)
-    spread = pa.schema({_SPREAD: pa.int64()})
-    waiting = (waiting_room(f"{step.name}.left", spread, both.each[0]),) if timed else ()
-    return BroadcastJoin(
-        step.name, step.condition, groups, both, kept, (*waiting, kept.table), joined(*both.each)
-    )
+    left_keys = pa.schema({_SPREAD: pa.int64()})
+    right_keys = pa.schema([pa.field(_COPY, pa.int32()), *both.keys])
+    fields = lookup(step.name, both, left_keys, right_keys, right="rules")
+    return BroadcastJoin(**fields, condition=step.condition, groups=right.groups)

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.pairs import Rows, combined, sorted_by_key
-from tidegate.operators.kit.sides import TIE, TIME, Sides, sides
-from tidegate.operators.kit.spans import numbers, whole
-from tidegate.operators.operator import Operator, Result, State, WithinPartitions
-from tidegate.pipeline import step as steps
-from tidegate.pipeline.step import Mode
-from tidegate.state.table.keys import distinct, hash_column
-from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidegate.operators.kit.keys import numbered, written
+from tidegate.operators.kit.pairs import combined, sorted_by_key
+from tidegate.operators.kit.row_operator import RowOperator
+from tidegate.operators.kit.sides import TIE, TIME, sides
+from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.operator import Result, State
+from tidegate.pipeline import keyed_step as steps
+from tidegate.state.table.table import NEVER, PROBE, StateTable
 
 _ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
-class Deduplicate(Operator):
+class Deduplicate(RowOperator):
     """A row leaves at once when it is the first of its key, and is forgotten otherwise.
 
     Of the rows of one batch the one with the least event time comes first; of several at that time, one by a
@@ -40,44 +34,38 @@ class Deduplicate(Operator):
     watermark are dropped and counted, since what they might repeat may be forgotten.
     """
 
-    name: str
     within: int | None
     """Microseconds."""
-    sides: Sides
-    tables: tuple[StateTable, ...]
-    output: pa.Schema
-    mode: Mode = "append"
 
-    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        frame = self.sides.frame(rows, tie=True)
-        if self.within is not None:
-            frame = frame.where(F.col(TIME).isNotNull())
-        return frame.withColumn(HASH, hashed(self.sides.keys.names))
+    @property
+    def timed(self) -> bool:
+        return self.within is not None
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         late = 0
-        if self.within is not None and time.closed is not None:
+        if self.timed and time.closed is not None:
             on_time = rows[TIME].to_numpy() >= time.closed
             late = int(len(on_time) - on_time.sum())
             rows = rows.filter(pa.array(on_time)).combine_chunks()
-        first, number = distinct(hash_column(rows[HASH]), [rows[key] for key in self.sides.keys.names])
-        if not len(first):
+        (table,), (side,) = self.tables, self.sides.each
+        keys, (number,) = numbered(table, rows)
+        if not keys.num_rows:
             return Result(self.output.empty_table(), late)
-        (table,) = self.tables
-        known = state.get(table, rows.select(table.probes.names).take(pa.array(first)).cast(table.probes))
+        known = state.get(table, keys)
         times = numbers(whole(rows[TIME]), NEVER)
-        order = sorted_by_key(first, number, times, numbers(whole(rows[TIE])))
-        fresh = self._fresh(number[order], times[order], known)
-        chosen = pa.array(order[fresh])
+        order = sorted_by_key(keys.num_rows, number, times, numbers(whole(rows[TIE])))
+        chosen = order[self._fresh(number[order], times[order], known)]
         if len(chosen):
-            state.put(table, self._written(rows.take(chosen)))
-        (side,) = self.sides.each
-        kept = side.rows(rows, pa.schema([*self.sides.keys, *side.values]))
-        return Result(pa.Table.from_arrays(side.take(kept, chosen), schema=self.output), late)
+            fresh, at = keys.take(pa.array(number[chosen])), times[chosen]
+            state.put(
+                table,
+                written(table, fresh, [])
+                if self.within is None
+                else written(table, fresh, [pa.array(at)], due=at + self.within),
+            )
+        return Result(side.original(rows, pa.array(chosen)), late)
 
-    def _fresh(self, number: Rows, times: NDArray[np.int64], known: pa.Table) -> Rows:
+    def _fresh(self, number: RowNumbers, times: RowNumbers, known: pa.Table) -> RowNumbers:
         """The rows that leave, of rows that are sorted by key and time."""
         probe = known[PROBE].to_numpy()
         if self.within is None:
@@ -98,21 +86,8 @@ class Deduplicate(Operator):
         left = np.flatnonzero(~near)
         return left[_spaced(number[left], times[left], self.within)]
 
-    def _written(self, rows: pa.Table) -> pa.Table:
-        (table,) = self.tables
-        if self.within is None:
-            made = {DUE: np.full(rows.num_rows, NEVER), GONE: np.zeros(rows.num_rows, np.bool_)}
-        else:
-            accepted = rows[TIME].to_numpy()
-            made = {DUE: accepted + self.within, _ACCEPTED: accepted}
-        columns = [
-            pa.array(made[field.name]) if field.name in made else rows[field.name].cast(field.type)
-            for field in table.written
-        ]
-        return pa.Table.from_arrays(columns, schema=table.written)
 
-
-def _spaced(number: Rows, times: NDArray[np.int64], within: int) -> Rows:
+def _spaced(number: RowNumbers, times: RowNumbers, within: int) -> RowNumbers:
     """Of rows sorted by key and time, the first of each key and each next one that is `within` later."""
     mine, later = combined(np.concatenate([number, number]), times, times + within)
     follower = np.searchsorted(mine, later, side="left")
@@ -138,4 +113,4 @@ def from_step(step: steps.Deduplicate, given: Input) -> Deduplicate:
         raise PipelineError("within= needs an event time; give the source event_time='column'")
     else:
         table = StateTable(step.name, "buffer", one.keys, pa.schema({_ACCEPTED: pa.int64()}))
-    return Deduplicate(step.name, within, one, (table,), one.each[0].schema)
+    return Deduplicate(one, (table,), one.each[0].schema, within)

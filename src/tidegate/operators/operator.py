@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from tidegate.batch.time import Time
-from tidegate.pipeline.step import Mode
 from tidegate.state.table.table import StateTable
 
 if TYPE_CHECKING:
@@ -63,9 +62,6 @@ class Operator(ABC):
     result, because a task may run twice.
     """
 
-    name: str
-    """The step's name."""
-    mode: Mode
     tables: tuple[StateTable, ...]
     output: pa.Schema
 

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.grouping import Grouping, numbered, typed
+from tidegate.operators.kit.grouping import Grouping
+from tidegate.operators.kit.keys import numbered, written
 from tidegate.operators.kit.partials import PART, rank
 from tidegate.operators.kit.spans import Spans, ascending, whole
 from tidegate.operators.operator import Operator, Result, State, WithinPartitions
-from tidegate.state.table import keys
-from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidegate.state.table.table import PROBE, StateTable
 
 
 class RunningAggregate(Operator):
     """Each batch, the new aggregates of the keys that it touched."""
 
     def __init__(self, grouping: Grouping) -> None:
-        self.name = grouping.name
-        self.mode = "update"
         self.grouping = grouping
-        self.table = StateTable(self.name, "value", grouping.keys, grouping.partials.kept)
+        self.table = StateTable(grouping.name, "value", grouping.keys, grouping.partials.kept)
         self.tables = (self.table,)
         self.output = pa.schema([*grouping.keys, *grouping.partials.output])
 
@@ -41,13 +35,11 @@ class RunningAggregate(Operator):
         if not rows.num_rows:
             return Result(self.output.empty_table())
         partials = self.grouping.partials
-        touched, number = numbered(typed(rows, self.table.probes))
+        touched, (number,) = numbered(self.table, rows)
         kept = state.get(self.table, touched)
         number = np.concatenate([whole(kept[PROBE]).to_numpy(), number])
         order = ascending(number, rank(kept.num_rows, rows, PART))
         merged = partials.merge(kept, rows, order, Spans.of(number[order]))
-        key = {name: whole(touched[name]) for name in self.grouping.keys.names}
-        hashes = keys.hash_column(touched[HASH])
-        state.put(self.table, self.grouping.written(self.table, hashes, NEVER, key, merged))
-        columns = [*key.values(), *partials.finish(merged)]
+        state.put(self.table, written(self.table, touched, list(merged.values())))
+        columns = [*touched.columns[1:], *partials.finish(merged)]
         return Result(pa.Table.from_arrays(columns, schema=self.output))

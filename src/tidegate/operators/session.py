@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.event_time import EventTime
-from tidegate.operators.kit.grouping import END, ROWS, STAMP, START, TIME, Grouping, numbered, stamps, typed
+from tidegate.operators.kit.grouping import ROWS, TIME, Grouping
+from tidegate.operators.kit.keys import due_now, numbered, written
 from tidegate.operators.kit.partials import PART, Columns, rank
-from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
-from tidegate.operators.kit.windows import micros
+from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid, whole
+from tidegate.operators.kit.windows import BOUNDS, micros, stamps
 from tidegate.operators.operator import Operator, Result, State, WithinPartitions
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Session
-from tidegate.state.table import keys
-from tidegate.state.table.table import HASH, PROBE, StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidegate.state.table.table import PROBE, StateTable
 
 FROM, TO = "session.start", "session.end"
 
@@ -36,18 +32,15 @@ class SessionAggregate(Operator):
     """
 
     def __init__(self, grouping: Grouping, window: Session, event_time: EventTime) -> None:
-        self.name = grouping.name
-        self.mode = "append"
         self.grouping = grouping
         self.event_time = event_time
         self.gap = micros(window.gap)
         ends = [pa.field(FROM, pa.int64()), pa.field(TO, pa.int64())]
         self.sessions = pa.schema([*ends, *grouping.partials.kept])
         lists = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in self.sessions])
-        self.table = StateTable(self.name, "value", grouping.keys, lists)
+        self.table = StateTable(grouping.name, "value", grouping.keys, lists)
         self.tables = (self.table,)
-        window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
-        self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
+        self.output = pa.schema([*grouping.keys, *BOUNDS, *grouping.partials.output])
 
     def narrow(self, rows: DataFrame) -> DataFrame:
         return self.grouping.narrow(rows, **{TIME: self.event_time.micros()})
@@ -59,7 +52,7 @@ class SessionAggregate(Operator):
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows, late = self._timely(rows, time.closed)
-        touched, number, kept = self._with_state(rows, state, time.watermark)
+        touched, number, kept = self._with_state(rows, state, time)
         if not touched.num_rows:
             return Result(self.output.empty_table(), late)
         key, start, end, merged = self._joined(kept, rows, number)
@@ -67,8 +60,7 @@ class SessionAggregate(Operator):
         self._put(touched, key, {FROM: pa.array(start), TO: pa.array(end), **merged}, ~final, state)
         done = pa.array(np.flatnonzero(final))
         ended = {name: column.take(done) for name, column in merged.items()}
-        keyed = touched.take(pa.array(key[final]))
-        columns = [whole(keyed[name]) for name in self.grouping.keys.names]
+        columns = touched.take(pa.array(key[final])).columns[1:]
         columns += [stamps(start[final]), stamps(end[final]), *self.grouping.partials.finish(ended)]
         return Result(pa.Table.from_arrays(columns, schema=self.output), late)
 
@@ -79,17 +71,13 @@ class SessionAggregate(Operator):
             late |= numbers(times) + self.gap < closed
         return rows.filter(pa.array(~late)), int(numbers(whole(rows[ROWS]))[late].sum())
 
-    def _with_state(
-        self, rows: pa.Table, state: State, watermark: int | None
-    ) -> tuple[pa.Table, NDArray[np.int64], pa.Table]:
+    def _with_state(self, rows: pa.Table, state: State, time: Time) -> tuple[pa.Table, RowNumbers, pa.Table]:
         """The keys that rows or the watermark touch, their number per session, and their sessions in state.
 
         The numbers are over the sessions and then the rows.
         """
-        due = self.table.schema.empty_table() if watermark is None else state.due(self.table, watermark)
-        probes = [typed(table, self.table.probes) for table in (due, rows)]
-        touched, number = numbered(pa.concat_tables(probes))
-        due_number, row_number = number[: due.num_rows], number[due.num_rows :]
+        due = due_now(self.table, state, time)
+        touched, (due_number, row_number) = numbered(self.table, due, rows)
         missing = np.setdiff1d(row_number, due_number)
         if len(missing):
             found = state.get(self.table, touched.take(pa.array(missing)))
@@ -100,8 +88,8 @@ class SessionAggregate(Operator):
         return touched, np.concatenate([np.repeat(due_number, length), row_number]), kept
 
     def _joined(
-        self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], Columns]:
+        self, kept: pa.Table, rows: pa.Table, number: RowNumbers
+    ) -> tuple[RowNumbers, RowNumbers, RowNumbers, Columns]:
         """Sessions after those that touch have become one: number of the key, start, end, partials."""
         times = numbers(whole(rows[TIME]))
         start = np.concatenate([numbers(whole(kept[FROM])), times])
@@ -117,7 +105,7 @@ class SessionAggregate(Operator):
     def _put(
         self,
         touched: pa.Table,
-        number: NDArray[np.int64],
+        number: RowNumbers,
         sessions: Columns,
         stay: NDArray[np.bool_],
         state: State,
@@ -136,13 +124,11 @@ class SessionAggregate(Operator):
         }
         # Open sessions do not overlap, so the one that starts first ends first.
         due = numbers(sessions[TO])[stay][spans.starts] + 1
-        keyed = touched.take(pa.array(number[spans.starts])).combine_chunks()
-        key = {name: whole(keyed[name]) for name in self.grouping.keys.names}
-        hashes = keys.hash_column(keyed[HASH])
-        state.put(self.table, self.grouping.written(self.table, hashes, due, key, lists))
+        keyed = touched.take(pa.array(number[spans.starts]))
+        state.put(self.table, written(self.table, keyed, list(lists.values()), due=due))
 
 
-def _reached(number: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+def _reached(number: RowNumbers, end: RowNumbers) -> RowNumbers:
     """The latest end so far, within each key."""
     levels, level = np.unique(end, return_inverse=True)
     # Numbers ascend, so a new key is above all that the keys before it reached.
@@ -165,7 +151,7 @@ def _flat(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _offsets(column: pa.ListArray) -> NDArray[np.int64]:
+def _offsets(column: pa.ListArray) -> RowNumbers:
     """Where the list of each row begins in the values of all."""
     lengths = numbers(pc.list_value_length(column)).astype(np.int64)
     return np.cumsum(lengths) - lengths

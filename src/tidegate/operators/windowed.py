@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.event_time import EventTime
-from tidegate.operators.kit.grouping import (
-    END,
-    PANE,
-    ROWS,
-    STAMP,
-    START,
-    Grouping,
-    numbered,
-    stamps,
-    typed,
-)
+from tidegate.operators.kit.grouping import PANE, ROWS, Grouping
+from tidegate.operators.kit.keys import due_now, numbered, where, written
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
-from tidegate.operators.kit.windows import lengths, pane
+from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
 from tidegate.operators.operator import Operator, Result, State, WithinPartitions
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import Sliding, Tumbling
-from tidegate.state.table import keys
-from tidegate.state.table.table import HASH, PROBE, StateTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tidegate.pipeline.window import START, Sliding, Tumbling
+from tidegate.state.table.table import PROBE, StateTable
 
 _NEVER_YET = -(2**63)
 
@@ -46,23 +33,19 @@ class WindowAggregate(Operator):
     def __init__(
         self, grouping: Grouping, window: Tumbling | Sliding, event_time: EventTime, mode: Mode
     ) -> None:
-        self.name = grouping.name
         self.mode = mode
         self.grouping = grouping
         self.event_time = event_time
         self.size, self.every = lengths(window)
         key = pa.schema([*grouping.keys, pa.field(START, pa.int64())])
-        self.table = StateTable(self.name, "value", key, grouping.partials.kept)
+        self.table = StateTable(grouping.name, "value", key, grouping.partials.kept)
         self.tables = (self.table,)
-        window_fields = [pa.field(START, STAMP), pa.field(END, STAMP)]
-        self.output = pa.schema([*grouping.keys, *window_fields, *grouping.partials.output])
+        self.output = pa.schema([*grouping.keys, *BOUNDS, *grouping.partials.output])
 
     def narrow(self, rows: DataFrame) -> DataFrame:
         return self.grouping.narrow(rows, **{PANE: pane(self.event_time.micros(), self.every)})
 
     def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        from pyspark.sql import functions as F
-
         partial = self.grouping.partial(rows, within_partitions, PANE)
         if self.size == self.every:
             windows = partial.withColumn(START, F.col(PANE))
@@ -82,9 +65,7 @@ class WindowAggregate(Operator):
             return Result(self._finished(windows, merged), late)
         windows, merged = self._with_state(rows.filter(pa.array(open_still)), state)
         self._put(windows, merged, np.ones(windows.num_rows, np.bool_), state)
-        ended = (
-            self.table.schema.empty_table() if time.watermark is None else state.due(self.table, watermark)
-        )
+        ended = due_now(self.table, state, time)
         return Result(self._final(ended, rows.filter(pa.array(~open_still))), late)
 
     def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
@@ -104,15 +85,14 @@ class WindowAggregate(Operator):
 
     def _with_state(self, rows: pa.Table, state: State) -> tuple[pa.Table, Columns]:
         """The windows of these rows, and their partials with what the state had."""
-        windows, number = numbered(typed(rows, self.table.probes))
+        windows, (number,) = numbered(self.table, rows)
         kept = state.get(self.table, windows) if rows.num_rows else self._nothing()
         return windows, self._merged(kept, rows, np.concatenate([numbers(whole(kept[PROBE])), number]))
 
     def _final(self, ended: pa.Table, rows: pa.Table) -> pa.Table:
         """The windows that end with this batch: those in the state, and those that came and went with it."""
-        probes = [typed(table, self.table.probes) for table in (ended, rows)]
-        windows, number = numbered(pa.concat_tables(probes))
-        return self._finished(windows, self._merged(ended, rows, number))
+        windows, number = numbered(self.table, ended, rows)
+        return self._finished(windows, self._merged(ended, rows, np.concatenate(number)))
 
     def _merged(self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]) -> Columns:
         parts, panes = (rank(kept.num_rows, rows, name) for name in (PART, PANE))
@@ -123,12 +103,9 @@ class WindowAggregate(Operator):
         return self.table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
 
     def _put(self, windows: pa.Table, merged: Columns, stay: NDArray[np.bool_], state: State) -> None:
-        if not stay.any():
-            return
-        key = {name: whole(windows[name]) for name in self.table.keys.names}
-        hashes, due = keys.hash_column(windows[HASH]), self._ends(windows)
-        rows = self.grouping.written(self.table, hashes, due, key, merged)
-        state.put(self.table, rows if stay.all() else rows.filter(pa.array(stay)))
+        if stay.any():
+            rows = written(self.table, windows, list(merged.values()), due=self._ends(windows))
+            state.put(self.table, where(rows, stay))
 
     def _finished(self, windows: pa.Table, merged: Columns) -> pa.Table:
         key = [whole(windows[name]) for name in self.grouping.keys.names]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tidegate.errors import PipelineError
-from tidegate.pipeline.where import caller
+from tidegate.pipeline.where import refused
 
 Function = Literal[
     "count", "sum", "min", "max", "mean", "variance", "first", "last", "approx_distinct", "quantile"
@@ -14,7 +13,7 @@ Function = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregate:
+class AggregateFunction:
     """One aggregate over one column (count takes none)."""
 
     function: Function
@@ -27,57 +26,57 @@ class Aggregate:
         return f"{self.function}({', '.join(map(str, arguments))})"
 
 
-def count() -> Aggregate:
+def count() -> AggregateFunction:
     """Number of rows."""
-    return Aggregate("count")
+    return AggregateFunction("count")
 
 
-def sum(column: str) -> Aggregate:
+def sum(column: str) -> AggregateFunction:
     """Sum of the values that are not null."""
-    return Aggregate("sum", column)
+    return AggregateFunction("sum", column)
 
 
-def min(column: str) -> Aggregate:
+def min(column: str) -> AggregateFunction:
     """Smallest value."""
-    return Aggregate("min", column)
+    return AggregateFunction("min", column)
 
 
-def max(column: str) -> Aggregate:
+def max(column: str) -> AggregateFunction:
     """Largest value."""
-    return Aggregate("max", column)
+    return AggregateFunction("max", column)
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str) -> AggregateFunction:
     """Arithmetic mean."""
-    return Aggregate("mean", column)
+    return AggregateFunction("mean", column)
 
 
-def variance(column: str) -> Aggregate:
+def variance(column: str) -> AggregateFunction:
     """Sample variance."""
-    return Aggregate("variance", column)
+    return AggregateFunction("variance", column)
 
 
-def first(column: str) -> Aggregate:
+def first(column: str) -> AggregateFunction:
     """Value of the earliest event."""
-    return Aggregate("first", column)
+    return AggregateFunction("first", column)
 
 
-def last(column: str) -> Aggregate:
+def last(column: str) -> AggregateFunction:
     """Value of the latest event."""
-    return Aggregate("last", column)
+    return AggregateFunction("last", column)
 
 
-def approx_distinct(column: str) -> Aggregate:
+def approx_distinct(column: str) -> AggregateFunction:
     """About how many different values there are."""
-    return Aggregate("approx_distinct", column)
+    return AggregateFunction("approx_distinct", column)
 
 
-def quantile(column: str, share: float) -> Aggregate:
+def quantile(column: str, share: float) -> AggregateFunction:
     """About the value below which `share` of the values lie.
 
     >>> str(quantile("latency", 0.99))
     'quantile(latency, 0.99)'
     """
     if not 0 <= share <= 1:
-        raise PipelineError(f"share={share} is not between 0 and 1", step="quantile", where=caller())
-    return Aggregate("quantile", column, share)
+        raise refused(f"share={share} is not between 0 and 1", step="quantile")
+    return AggregateFunction("quantile", column, share)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.step import SinkStep, SourceStep, Step
+from tidegate.pipeline.step import Step
 
 _BOX, _HIGH, _GAP_X, _GAP_Y, _MARGIN = 250, 54, 56, 22, 16
 _FILL = {"source": "#d9ecff", "sink": "#dcf5e3", "keyed": "#fdebd0", "step": "#f4f4f6"}
@@ -95,21 +95,12 @@ def _edge(start: tuple[int, int], end: tuple[int, int]) -> str:
 
 
 def _box(step: Step, x: int, y: int) -> str:
-    look = (
-        "source"
-        if isinstance(step, SourceStep)
-        else "sink"
-        if isinstance(step, SinkStep)
-        else "keyed"
-        if step.keyed
-        else "step"
-    )
     text = step.describe()
     short = text if len(text) <= 35 else text[:34] + "…"
     return (
         f"<g><title>{escape(f'{step.name}: {text} ({step.where})')}</title>"
-        f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_HIGH}" rx="7" fill="{_FILL[look]}" '
-        f'stroke="{_LINE[look]}"/>'
+        f'<rect x="{x}" y="{y}" width="{_BOX}" height="{_HIGH}" rx="7" fill="{_FILL[step.role]}" '
+        f'stroke="{_LINE[step.role]}"/>'
         f'<text x="{x + 12}" y="{y + 21}" font-size="12" font-weight="600" fill="#222">{escape(step.name)}'
         f'<tspan font-weight="400" fill="#8a8a94" dx="8">{escape(_line(step))}</tspan></text>'
         f'<text x="{x + 12}" y="{y + 40}" font-size="12" fill="#444">{escape(short)}</text></g>'

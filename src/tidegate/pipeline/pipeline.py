@@ -13,7 +13,7 @@ from tidegate.pipeline import drawing
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import SourceStep, Step
 from tidegate.pipeline.stream import Stream
-from tidegate.pipeline.where import caller
+from tidegate.pipeline.where import caller, refused
 from tidegate.sources.source import Source
 
 if TYPE_CHECKING:
@@ -62,11 +62,7 @@ class Pipeline:
     def source(self, source: Source) -> Stream:
         """Begin a stream."""
         if not isinstance(source, Source):
-            raise PipelineError(
-                f"takes a source such as tg.sources.Sensors(...), not {source!r}",
-                step="source",
-                where=caller(),
-            )
+            raise refused(f"takes a source such as tg.sources.Sensors(...), not {source!r}", step="source")
         return Stream(self, self._declare(SourceStep, (), source=source))
 
     def plan(self) -> Plan:
@@ -91,18 +87,11 @@ class Pipeline:
         """
         if declared.get() is not None:
             raise RunRequested(self)
-        from tidegate import config as configuration
-        from tidegate.run.runner import run
-        from tidegate.view import view
+        from tidegate.run.entry import run
 
-        plan = self.plan()
-        settings = config or configuration.load(code=self.config)
-        if listeners is not None:
-            return run(plan, settings, listeners=listeners, duration=duration, until_done=until_done)
-        with view.for_mode(settings.view.mode, settings.view.every) as shown:
-            summary = run(plan, settings, listeners=[shown], duration=duration, until_done=until_done)
-        shown.summarise(summary)
-        return summary
+        return run(
+            self.plan(), self.config, config, listeners=listeners, duration=duration, until_done=until_done
+        )
 
     def to_html(self) -> str:
         """The pipeline as a picture (HTML with inline SVG)."""
@@ -113,12 +102,10 @@ class Pipeline:
         given = name or f"{kind.kind}-{self._numbers[kind.kind]}"
         if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             problem = f"{name!r} is no name for a step: letters, digits, '_' and '-' only"
-            raise PipelineError(problem, step=kind.kind, where=caller())
+            raise refused(problem, step=kind.kind)
         if any(step.name == given for step in self._steps):
-            raise PipelineError(
-                f"there is a step {given!r} already; give each one a name of its own",
-                step=kind.kind,
-                where=caller(),
+            raise refused(
+                f"there is a step {given!r} already; give each one a name of its own", step=kind.kind
             )
         step = kind(given, caller(), inputs, **fields)
         self._steps.append(step)

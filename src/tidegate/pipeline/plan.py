@@ -7,20 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tidegate.errors import DurationError, PipelineError
-from tidegate.pipeline.step import (
-    Aggregate,
-    Branch,
-    BroadcastJoin,
-    Connect,
-    Deduplicate,
-    IntervalJoin,
-    Process,
-    SinkStep,
-    SourceStep,
-    Step,
-    TopN,
-    WindowJoin,
-)
+from tidegate.pipeline.step import SinkStep, SourceStep, Step
 from tidegate.units import seconds
 
 
@@ -55,11 +42,7 @@ class Plan:
             raise PipelineError(f"pipeline {self.name!r} has no source; begin with p.source(...)")
         if not self.sinks:
             last = self.steps[-1]
-            raise PipelineError(
-                "has no sink after it, so its rows go nowhere; end the stream with .sink(...)",
-                step=last.name,
-                where=last.where,
-            )
+            raise last.error("has no sink after it, so its rows go nowhere; end the stream with .sink(...)")
         for step in self.steps:
             self._check_ends_in_sink(step)
             self._check_event_time(step)
@@ -69,38 +52,29 @@ class Plan:
         self._check_no_cycle()
 
     def _check_ends_in_sink(self, step: Step) -> None:
-        if isinstance(step, SinkStep | Branch) or self.consumers(step):
+        if step.may_go_nowhere or self.consumers(step):
             return
-        raise PipelineError(
-            "goes nowhere; end the stream with .sink(...) or remove the step",
-            step=step.name,
-            where=step.where,
-        )
+        raise step.error("goes nowhere; end the stream with .sink(...) or remove the step")
 
     def _check_event_time(self, step: Step) -> None:
-        windowed = isinstance(step, Aggregate) and step.window is not None
-        if not windowed and not isinstance(step, WindowJoin | IntervalJoin):
+        if not step.needs_time:
             return
         for above in self.upstream(step):
             if isinstance(above, SourceStep) and above.source.event_time is None:
-                raise PipelineError(
+                raise step.error(
                     f"works on event time, and {above.name} ({above.where}) has none; "
-                    "name its timestamp column with event_time=",
-                    step=step.name,
-                    where=step.where,
+                    "name its timestamp column with event_time="
                 )
 
     def _check_final_rows(self, step: Step) -> None:
-        if not isinstance(step, Aggregate | WindowJoin | IntervalJoin | Deduplicate | TopN):
+        if not step.needs_final_rows:
             return
         for above in step.inputs:
             origin = _updating(above)
             if origin is not None:
-                raise PipelineError(
+                raise step.error(
                     f"needs rows that are final, and {origin.name} ({origin.where}) hands on a key again "
-                    "each time that it changes; give it a window, which leaves once, or use .process(...)",
-                    step=step.name,
-                    where=step.where,
+                    "each time that it changes; give it a window, which leaves once, or use .process(...)"
                 )
 
     def _check_grace(self) -> None:
@@ -108,7 +82,7 @@ class Plan:
             try:
                 seconds(step.source.grace)
             except DurationError as error:
-                raise PipelineError(f"grace: {error}", step=step.name, where=step.where) from None
+                raise step.error(f"grace: {error}") from None
 
     def _check_one_writer_per_place(self) -> None:
         seen: dict[str, SinkStep] = {}
@@ -117,11 +91,9 @@ class Plan:
             if place is None:
                 continue
             if place in seen:
-                raise PipelineError(
+                raise step.error(
                     f"writes to {place}, and so does {seen[place].name} ({seen[place].where}); "
-                    "give each sink a place of its own",
-                    step=step.name,
-                    where=step.where,
+                    "give each sink a place of its own"
                 )
             seen[place] = step
 
@@ -129,23 +101,17 @@ class Plan:
         for sink in self.sinks:
             for source in self.sources:
                 if _overlap(sink.sink.location, source.source.location):
-                    raise PipelineError(
+                    raise sink.error(
                         f"makes a cycle: it writes to {sink.sink.location}, which {source.name} "
-                        f"({source.where}) reads; write somewhere else",
-                        step=sink.name,
-                        where=sink.where,
+                        f"({source.where}) reads; write somewhere else"
                     )
 
 
 def _updating(step: Step) -> Step | None:
     """The step whose updates arrive where `step` hands on; None when all rows are final."""
-    if isinstance(step, TopN) or (isinstance(step, Aggregate) and step.emit == "update"):
-        return step
-    if isinstance(step, Process):
-        return None
-    # Of two inputs the first one's rows are handed on, each with what is known from the second.
-    inputs = step.inputs[:1] if isinstance(step, Connect | BroadcastJoin) else step.inputs
-    return next(filter(None, map(_updating, inputs)), None)
+    if step.emits is not None:
+        return step if step.emits == "update" else None
+    return next(filter(None, map(_updating, step.forwards)), None)
 
 
 def _overlap(written: str | None, read: str | None) -> bool:

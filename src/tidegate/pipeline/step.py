@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
-from tidegate.errors import Where
-from tidegate.pipeline.agg import Aggregate as AggregateFunction
+from tidegate.errors import PipelineError, Where
+from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
 from tidegate.sources.source import Source
@@ -24,9 +25,6 @@ Schema: TypeAlias = "str | pa.Schema"
 Mode: TypeAlias = Literal["append", "update"]
 """What leaves a step with state: rows that are final, or rows that later ones of the same key replace."""
 
-Keys: TypeAlias = tuple[tuple[str, str], ...]
-"""Pairs (column on the left, column on the right)."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
@@ -36,23 +34,95 @@ class Step:
     where: Where
     inputs: tuple[Step, ...]
 
+    # Traits: whoever plans, draws or translates a step asks these and never for its class.
     kind: ClassVar[str]
-    keyed: ClassVar[bool] = False
-    """Whether the step keeps state per key."""
+    role: ClassVar[Literal["source", "step", "keyed", "sink"]] = "step"
+    """How it is drawn; "keyed" are `key_by` and the steps that keep state."""
+    stateful: ClassVar[bool] = False
+    """Whether it keeps state per key: it has an operator, and its rows are shuffled by the route."""
+    streams: ClassVar[bool] = True
+    """Whether it may run in the streaming query, before rows are handed to a batch."""
+    runs_python: ClassVar[bool] = False
+    """Whether its input rows go to Python workers as they are."""
+    may_go_nowhere: ClassVar[bool] = False
+    """Whether it may stand without a step after it."""
+    needs_final_rows: ClassVar[bool] = False
+    """Whether rows that later ones replace are wrong for it."""
+
+    @property
+    def emits(self) -> Mode | None:
+        """What leaves it; None: what comes in by the inputs that it forwards."""
+        return None
+
+    @property
+    def forwards(self) -> tuple[Step, ...]:
+        """The inputs whose rows it hands on, changed or not."""
+        return self.inputs
+
+    @property
+    def windows(self) -> Window | None:
+        """The windows that it closes, so that a row can come too late for it."""
+        return None
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether all its sources must have an event time."""
+        return self.windows is not None
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns that its rows are keyed by for the step after it."""
+        return ()
+
+    @property
+    def before_key(self) -> Step:
+        """The step that makes its rows: itself, or the one before `key_by`."""
+        return self
+
+    @property
+    def fallible(self) -> bool:
+        """Whether its rows may hold some that could not be read."""
+        return False
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it is sure to read all rows that it is given, once."""
+        return True
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        """Where the rows that leave it carry their event time. `known` has that of its inputs.
+
+        It counts only if there is such a timestamp column in the end.
+        """
+        times = {known[above] for above in self.forwards}
+        return times.pop() if len(times) == 1 else None
 
     def describe(self) -> str:
         """What the step does, in one short line."""
         return ""
 
-    def meaning(self) -> dict[str, str]:
-        """What its state stands for, part by part: a part that changes makes state of before wrong."""
-        return {}
+    def error(self, problem: str) -> PipelineError:
+        """The error for what is wrong with it, with its name and line."""
+        return PipelineError(problem, step=self.name, where=self.where)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SourceStep(Step):
     source: Source
     kind = "source"
+    role = "source"
+
+    @property
+    def fallible(self) -> bool:
+        return self.source.fallible
+
+    @property
+    def receipt_name(self) -> str:
+        """What the receipts of its dead letters are filed under."""
+        return f"dead-letters:{self.name}"
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        return EventTime(self.source.event_time) if self.source.event_time else None
 
     def describe(self) -> str:
         return self.source.describe()
@@ -67,6 +137,18 @@ class Select(Step):
     def describe(self) -> str:
         named = [f"{show(value)} as {name}" for name, value in self.named.items()]
         return ", ".join([*map(show, self.columns), *named])
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        found = known[self.inputs[0]]
+        return found and EventTime(self._renamed(found.column), found.shift)
+
+    def _renamed(self, column: str) -> str:
+        """The name that a column has after the select; its own when it is not plainly renamed."""
+        for name, value in self.named.items():
+            if value == column:
+                return name
+        plain = re.compile(rf"\s*`?{re.escape(column)}`?\s+as\s+`?(\w+)`?\s*", re.IGNORECASE)
+        return next((match[1] for match in map(plain.fullmatch, map(str, self.columns)) if match), column)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +201,7 @@ class Branch(Step):
     conditions: tuple[Expression, ...]
     index: int
     kind = "branch"
+    may_go_nowhere = True
 
     def describe(self) -> str:
         if self.index == len(self.conditions):
@@ -131,6 +214,7 @@ class MapArrow(Step):
     function: ArrowFunction
     schema: Schema
     kind = "map_arrow"
+    runs_python = True
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")
@@ -140,6 +224,18 @@ class MapArrow(Step):
 class SinkStep(Step):
     sink: Sink
     kind = "sink"
+    role = "sink"
+    streams = False
+    may_go_nowhere = True
+
+    @property
+    def reads_all(self) -> bool:
+        return self.sink.reads_all
+
+    @property
+    def receipt_name(self) -> str:
+        """What its receipts are filed under: the place, so that sinks may be declared in another order."""
+        return self.sink.location or self.name
 
     def describe(self) -> str:
         return self.sink.describe()
@@ -149,119 +245,19 @@ class SinkStep(Step):
 class KeyBy(Step):
     columns: tuple[str, ...]
     kind = "key_by"
-    keyed = True
+    role = "keyed"
+    streams = False
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return self.columns
+
+    @property
+    def before_key(self) -> Step:
+        return self.inputs[0].before_key
 
     def describe(self) -> str:
         return ", ".join(self.columns)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Aggregate(Step):
-    aggregates: Mapping[str, AggregateFunction]
-    window: Window | None
-    emit: Mode
-    kind = "aggregate"
-    keyed = True
-
-    def describe(self) -> str:
-        text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
-        return f"{text} per {self.window.describe()}" if self.window else text
-
-    def meaning(self) -> dict[str, str]:
-        parts = {name: str(aggregate) for name, aggregate in self.aggregates.items()}
-        return {**parts, "window": self.window.describe() if self.window else "none"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WindowJoin(Step):
-    on: Keys
-    window: Window
-    how: Literal["inner", "left"]
-    kind = "window_join"
-    keyed = True
-
-    def describe(self) -> str:
-        return f"{self.how} on {show_keys(self.on)} per {self.window.describe()}"
-
-    def meaning(self) -> dict[str, str]:
-        return {"on": show_keys(self.on), "window": self.window.describe()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class IntervalJoin(Step):
-    """Pairs whose right event lies between `before` and `after` seconds of the left one."""
-
-    on: Keys
-    before: float
-    after: float
-    how: Literal["inner", "left"]
-    kind = "interval_join"
-    keyed = True
-
-    def describe(self) -> str:
-        return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"
-
-    def meaning(self) -> dict[str, str]:
-        return {"on": show_keys(self.on), "before": f"{self.before:g} s", "after": f"{self.after:g} s"}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Connect(Step):
-    """Each row of the first input with the latest row of the second that has its key."""
-
-    kind = "connect"
-    keyed = True
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BroadcastJoin(Step):
-    """Each row of the first input with every current row of the second where `condition` holds."""
-
-    condition: str
-    kind = "broadcast_join"
-    keyed = True
-
-    def describe(self) -> str:
-        return self.condition
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Deduplicate(Step):
-    within: float | None
-    kind = "deduplicate"
-    keyed = True
-
-    def describe(self) -> str:
-        return f"within {self.within:g} s" if self.within is not None else "for ever"
-
-    def meaning(self) -> dict[str, str]:
-        return {"within": self.describe()}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TopN(Step):
-    n: int
-    by: str
-    kind = "top_n"
-    keyed = True
-
-    def describe(self) -> str:
-        return f"{self.n} by {self.by}"
-
-    def meaning(self) -> dict[str, str]:
-        return {"n": str(self.n), "by": self.by}
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Process(Step):
-    function: Callable[..., Any]
-    state_schema: Schema
-    output_schema: Schema
-    kind = "process"
-    keyed = True
-
-    def describe(self) -> str:
-        return getattr(self.function, "__name__", "function")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -271,6 +267,7 @@ class Late(Step):
     of: Step
     side: Literal["left", "right"]
     kind = "late"
+    streams = False
 
     def describe(self) -> str:
         return f"too late for {self.of.name}"
@@ -282,8 +279,3 @@ def show(expression: Expression) -> str:
         return " ".join(expression.split())
     name = getattr(expression, "__name__", "function")
     return "λ" if name == "<lambda>" else f"{name}()"
-
-
-def show_keys(keys: Keys) -> str:
-    """Key pairs as `a, b = c`."""
-    return ", ".join(left if left == right else f"{left} = {right}" for left, right in keys)

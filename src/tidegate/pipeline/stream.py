@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
-from tidegate.errors import DurationError, PipelineError
+from tidegate.errors import DurationError
+from tidegate.pipeline import keyed_step as keyed
 from tidegate.pipeline import step as steps
-from tidegate.pipeline.agg import Aggregate
-from tidegate.pipeline.step import ArrowFunction, Expression, Keys, Mode, Schema, Step
-from tidegate.pipeline.where import caller
+from tidegate.pipeline.agg import AggregateFunction
+from tidegate.pipeline.keyed_step import Keys
+from tidegate.pipeline.step import ArrowFunction, Expression, Mode, Schema, Step
+from tidegate.pipeline.where import refused
 from tidegate.pipeline.window import Window
 from tidegate.sinks.sink import Sink
 from tidegate.units import seconds
@@ -17,10 +19,7 @@ from tidegate.units import seconds
 if TYPE_CHECKING:
     from tidegate.pipeline.pipeline import Pipeline
 
-S = TypeVar("S", bound=Step)
 On = str | tuple[str, str] | Sequence[str | tuple[str, str]]
-
-_NEEDS_KEY = ("aggregate", "window", "deduplicate", "top_n", "process", "connect")
 
 
 class _Declared:
@@ -30,7 +29,8 @@ class _Declared:
         self.pipeline = pipeline
         self.step = step
 
-    def _then(self, kind: type[S], *others: _Declared, name: str | None = None, **fields: Any) -> S:
+    def _then(self, kind: type[Step], *others: _Declared, name: str | None = None, **fields: Any) -> Stream:
+        """Declare a step of this kind; the stream after it."""
         for other in others:
             if not isinstance(other, _Declared):
                 self._refuse(kind, f"takes streams, not {type(other).__name__}")
@@ -41,10 +41,10 @@ class _Declared:
                     "declare both sources in one",
                 )
         inputs = (self.step, *(other.step for other in others))
-        return self.pipeline._declare(kind, inputs, name, **fields)
+        return Stream(self.pipeline, self.pipeline._declare(kind, inputs, name, **fields))
 
     def _refuse(self, kind: type[Step], problem: str) -> NoReturn:
-        raise PipelineError(problem, step=kind.kind, where=caller())
+        raise refused(problem, step=kind.kind)
 
     def _length(self, kind: type[Step], text: str) -> float:
         try:
@@ -60,36 +60,36 @@ class Stream(_Declared):
         """Keep just these columns: `select("id", celsius="value")`."""
         if not columns and not named:
             self._refuse(steps.Select, "keeps no column; name at least one")
-        return self._next(steps.Select, columns=columns, named=named)
+        return self._then(steps.Select, columns=columns, named=named)
 
     def filter(self, condition: Expression) -> Stream:
         """Keep the rows for which the condition is true (a null is not)."""
-        return self._next(steps.Filter, condition=condition)
+        return self._then(steps.Filter, condition=condition)
 
     def with_column(self, name: str, value: Expression) -> Stream:
         """Add a column, or replace the one of that name."""
-        return self._next(steps.WithColumn, column=name, value=value)
+        return self._then(steps.WithColumn, column=name, value=value)
 
     def drop(self, *columns: str) -> Stream:
         """Remove columns; each must be there."""
-        return self._next(steps.Drop, columns=columns)
+        return self._then(steps.Drop, columns=columns)
 
     def union(self, *others: Stream) -> Stream:
         """All rows of this and the other streams; columns are matched by name."""
         if not others:
             self._refuse(steps.Union, "needs another stream")
-        return Stream(self.pipeline, self._then(steps.Union, *others))
+        return self._then(steps.Union, *others)
 
     def flat_map(self, name: str, array: Expression) -> Stream:
         """One row per element of an array, in column `name`; a row without elements goes."""
-        return self._next(steps.FlatMap, column=name, array=array)
+        return self._then(steps.FlatMap, column=name, array=array)
 
     def branch(self, *conditions: Expression) -> tuple[Stream, ...]:
         """Part the stream: one stream per condition, a row goes to the first that is true; the rest last."""
         if not conditions:
             self._refuse(steps.Branch, "needs a condition")
         return tuple(
-            self._next(steps.Branch, conditions=conditions, index=index)
+            self._then(steps.Branch, conditions=conditions, index=index)
             for index in range(len(conditions) + 1)
         )
 
@@ -101,13 +101,13 @@ class Stream(_Declared):
         """
         if not callable(function):
             self._refuse(steps.MapArrow, f"needs a function, not {type(function).__name__}")
-        return self._next(steps.MapArrow, function=function, schema=schema)
+        return self._then(steps.MapArrow, function=function, schema=schema)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Give the rows a key: steps with state follow."""
         if not columns:
             self._refuse(steps.KeyBy, "needs a column; a stateful step without key cannot be spread")
-        return KeyedStream(self.pipeline, self._then(steps.KeyBy, columns=columns))
+        return KeyedStream(self.pipeline, self._then(steps.KeyBy, columns=columns).step)
 
     def window_join(
         self,
@@ -125,16 +125,11 @@ class Stream(_Declared):
         """
         if window is None:
             self._refuse(
-                steps.WindowJoin,
+                keyed.WindowJoin,
                 "has no window, so its state would grow without end; pass window=tg.tumbling('4 seconds')",
             )
-        if how not in ("inner", "left"):
-            self._refuse(steps.WindowJoin, f"how={how!r} is not one of 'inner', 'left'")
-        keys = self._keys(steps.WindowJoin, on)
-        return Stream(
-            self.pipeline,
-            self._then(steps.WindowJoin, other, name=name, on=keys, window=window, how=how),
-        )
+        keys = self._keys(keyed.WindowJoin, on, how)
+        return self._then(keyed.WindowJoin, other, name=name, on=keys, window=window, how=how)
 
     def interval_join(
         self,
@@ -147,25 +142,14 @@ class Stream(_Declared):
         name: str | None = None,
     ) -> Stream:
         """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
-        reach = (self._length(steps.IntervalJoin, before), self._length(steps.IntervalJoin, after))
-        if how not in ("inner", "left"):
-            self._refuse(steps.IntervalJoin, f"how={how!r} is not one of 'inner', 'left'")
-        return Stream(
-            self.pipeline,
-            self._then(
-                steps.IntervalJoin,
-                other,
-                name=name,
-                on=self._keys(steps.IntervalJoin, on),
-                before=reach[0],
-                after=reach[1],
-                how=how,
-            ),
-        )
+        reach = {"before": self._length(keyed.IntervalJoin, before)}
+        reach["after"] = self._length(keyed.IntervalJoin, after)
+        keys = self._keys(keyed.IntervalJoin, on, how)
+        return self._then(keyed.IntervalJoin, other, name=name, on=keys, how=how, **reach)
 
     def broadcast_join(self, rules: KeyedStream, *, condition: str, name: str | None = None) -> Stream:
         """Each row with every current row of `rules` (the latest per key) for which `condition` holds."""
-        return Stream(self.pipeline, self._then(steps.BroadcastJoin, rules, name=name, condition=condition))
+        return self._then(keyed.BroadcastJoin, rules, name=name, condition=condition)
 
     def late(self, side: Literal["left", "right"] = "left") -> Stream:
         """The rows that came too late for the windowed step that this stream leaves.
@@ -173,15 +157,11 @@ class Stream(_Declared):
         They are rows of its input, with the columns that those have; of a join, of the one on that `side`.
         """
         of = self.step
-        windowed = isinstance(of, steps.Aggregate) and of.window is not None
-        joined = isinstance(of, steps.WindowJoin)
-        if not windowed and not joined:
+        if of.windows is None:
             self._refuse(steps.Late, f"{of.name} has no windows, so no row comes too late for it")
-        if side not in ("left", "right") or (side == "right" and not joined):
+        if side not in ("left", "right")[: len(of.inputs)]:
             self._refuse(steps.Late, f"{of.name} has no input on the side {side!r}")
-        above = of.inputs[0 if side == "left" else 1]
-        while isinstance(above, steps.KeyBy):
-            above = above.inputs[0]
+        above = of.inputs[0 if side == "left" else 1].before_key
         return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of, side=side))
 
     def sink(self, sink: Sink) -> None:
@@ -190,10 +170,10 @@ class Stream(_Declared):
             self._refuse(steps.SinkStep, f"takes a sink such as tg.sinks.Files(...), not {sink!r}")
         self._then(steps.SinkStep, sink=sink)
 
-    def _next(self, kind: type[Step], **fields: Any) -> Stream:
-        return Stream(self.pipeline, self._then(kind, **fields))
-
-    def _keys(self, kind: type[Step], on: On) -> Keys:
+    def _keys(self, kind: type[Step], on: On, how: str) -> Keys:
+        """The keys of a join, checked as `how` is."""
+        if how not in ("inner", "left"):
+            self._refuse(kind, f"how={how!r} is not one of 'inner', 'left'")
         listed: Sequence[object] = [on] if isinstance(on, str) or _is_pair(on) else list(on)
         keys = []
         for key in listed:
@@ -206,12 +186,9 @@ class Stream(_Declared):
         return tuple(keys)
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name in _NEEDS_KEY:
-            raise PipelineError(
-                "keeps state per key and this stream has no key; call .key_by('column') first",
-                step=name,
-                where=caller(),
-            )
+        if not name.startswith("_") and hasattr(KeyedStream, name):
+            problem = "keeps state per key and this stream has no key; call .key_by('column') first"
+            raise refused(problem, step=name)
         raise AttributeError(f"a stream has no {name!r}")
 
 
@@ -227,7 +204,7 @@ class KeyedStream(_Declared):
         are declared before it later; without one it is filed under its kind and number."""
         return KeyedStream(self.pipeline, self.step, name)
 
-    def _then(self, kind: type[S], *others: _Declared, name: str | None = None, **fields: Any) -> S:
+    def _then(self, kind: type[Step], *others: _Declared, name: str | None = None, **fields: Any) -> Stream:
         return super()._then(kind, *others, name=name or self._name, **fields)
 
     def window(self, window: Window, *, emit: Mode = "append") -> WindowedStream:
@@ -238,7 +215,7 @@ class KeyedStream(_Declared):
         """
         return WindowedStream(self, window, emit)
 
-    def aggregate(self, **aggregates: Aggregate) -> Stream:
+    def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`.
 
         Each batch hands on the keys that it changed.
@@ -247,18 +224,18 @@ class KeyedStream(_Declared):
 
     def connect(self, other: KeyedStream) -> Stream:
         """Each row with the latest row of `other` that has the same key."""
-        return Stream(self.pipeline, self._then(steps.Connect, other))
+        return self._then(keyed.Connect, other)
 
     def deduplicate(self, *, within: str | None = None) -> Stream:
         """The first row of each key; with `within`, the first in that much event time."""
-        length = None if within is None else self._length(steps.Deduplicate, within)
-        return Stream(self.pipeline, self._then(steps.Deduplicate, within=length))
+        length = None if within is None else self._length(keyed.Deduplicate, within)
+        return self._then(keyed.Deduplicate, within=length)
 
     def top_n(self, n: int, *, by: str) -> Stream:
         """The n rows of each key with the largest `by`."""
         if n < 1:
-            self._refuse(steps.TopN, f"n={n} must be at least 1")
-        return Stream(self.pipeline, self._then(steps.TopN, n=n, by=by))
+            self._refuse(keyed.TopN, f"n={n} must be at least 1")
+        return self._then(keyed.TopN, n=n, by=by)
 
     def process(self, function: Callable[..., Any], *, state_schema: Schema, output_schema: Schema) -> Stream:
         """The user's own vectorised function: `function(rows, state, time)` -> (output, state).
@@ -270,48 +247,40 @@ class KeyedStream(_Declared):
         function must be deterministic: a batch may run twice.
         """
         if not callable(function):
-            self._refuse(steps.Process, f"needs a function, not {type(function).__name__}")
-        return Stream(
-            self.pipeline,
-            self._then(
-                steps.Process, function=function, state_schema=state_schema, output_schema=output_schema
-            ),
+            self._refuse(keyed.Process, f"needs a function, not {type(function).__name__}")
+        return self._then(
+            keyed.Process, function=function, state_schema=state_schema, output_schema=output_schema
         )
 
-    def _aggregate(self, aggregates: dict[str, Aggregate], window: Window | None, emit: Mode) -> Stream:
+    def _aggregate(
+        self, aggregates: dict[str, AggregateFunction], window: Window | None, mode: Mode
+    ) -> Stream:
         if not aggregates:
-            self._refuse(steps.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
+            self._refuse(keyed.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
         for name, aggregate in aggregates.items():
-            if not isinstance(aggregate, Aggregate):
+            if not isinstance(aggregate, AggregateFunction):
                 self._refuse(
-                    steps.Aggregate,
+                    keyed.Aggregate,
                     f"{name}={aggregate!r} is no aggregate; take one of tg.agg, e.g. tg.agg.sum('value')",
                 )
-        return Stream(
-            self.pipeline,
-            self._then(steps.Aggregate, aggregates=dict(aggregates), window=window, emit=emit),
-        )
+        return self._then(keyed.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
 
 
 class WindowedStream:
     """A keyed stream cut into windows."""
 
-    def __init__(self, keyed: KeyedStream, window: Window, emit: Mode) -> None:
+    def __init__(self, stream: KeyedStream, window: Window, emit: Mode) -> None:
         if not isinstance(window, Window):
-            raise PipelineError(
-                f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window", where=caller()
-            )
+            raise refused(f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window")
         if emit not in ("append", "update"):
-            raise PipelineError(
-                f"emit={emit!r} is not one of 'append', 'update'", step="window", where=caller()
-            )
-        self._keyed = keyed
+            raise refused(f"emit={emit!r} is not one of 'append', 'update'", step="window")
+        self._stream = stream
         self._window = window
         self._emit = emit
 
-    def aggregate(self, **aggregates: Aggregate) -> Stream:
+    def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Aggregates per key and window."""
-        return self._keyed._aggregate(aggregates, self._window, self._emit)
+        return self._stream._aggregate(aggregates, self._window, self._emit)
 
 
 def _is_pair(on: object) -> TypeGuard[tuple[str, str]]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from tidegate.errors import DurationError, PipelineError
-from tidegate.pipeline.where import caller
+from tidegate.errors import DurationError
+from tidegate.pipeline.event_time import EventTime
+from tidegate.pipeline.where import refused
 from tidegate.units import seconds
+
+START, END = "window_start", "window_end"
+"""The columns that a step with windows adds."""
 
 
 class Window(ABC):
@@ -17,12 +21,21 @@ class Window(ABC):
     def describe(self) -> str:
         """One short phrase, e.g. `tumbling 4 s`."""
 
+    @property
+    def event_time(self) -> EventTime:
+        """The event time of what is computed per window: the last moment that the window holds."""
+        return EventTime(END, -1)
+
 
 @dataclass(frozen=True, slots=True)
 class Tumbling(Window):
     """Windows of one size, back to back: each event is in exactly one."""
 
     size: float
+
+    @property
+    def every(self) -> float:
+        return self.size
 
     def describe(self) -> str:
         return f"tumbling {self.size:g} s"
@@ -44,6 +57,10 @@ class Session(Window):
     """Windows per key that end when nothing came for `gap`."""
 
     gap: float
+
+    @property
+    def event_time(self) -> EventTime:
+        return EventTime(END)  # An event at the end still joins the session.
 
     def describe(self) -> str:
         return f"session gap {self.gap:g} s"
@@ -67,9 +84,7 @@ def sliding(size: str, *, every: str) -> Sliding:
     window = Sliding(_length(size, "sliding window"), _length(every, "sliding window"))
     parts = window.size / window.every
     if parts < 1 or abs(parts - round(parts)) > 1e-9:
-        raise PipelineError(
-            f"every={every!r} must divide the size {size!r}", step="sliding window", where=caller()
-        )
+        raise refused(f"every={every!r} must divide the size {size!r}", step="sliding window")
     return window
 
 
@@ -86,7 +101,7 @@ def _length(text: str, step: str) -> float:
     try:
         length = seconds(text)
     except DurationError as error:
-        raise PipelineError(str(error), step=step, where=caller()) from None
+        raise refused(str(error), step=step) from None
     if length <= 0:
-        raise PipelineError(f"{text!r} is no length: it must be more than zero", step=step, where=caller())
+        raise refused(f"{text!r} is no length: it must be more than zero", step=step)
     return length

@@ -24,6 +24,7 @@ class ForEachBatch(Sink):
     """
 
     function: Callable[[DataFrame, int], object]
+    reads_all = False
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         return _Writer(self.function)

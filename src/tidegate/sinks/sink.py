@@ -77,6 +77,9 @@ class Sink(ABC):
     packages: ClassVar[tuple[str, ...]] = ()
     """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
 
+    reads_all: ClassVar[bool] = True
+    """Whether `write` is sure to read each row, once."""
+
     @abstractmethod
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         """Start work: check that the place can be written and create what is missing."""

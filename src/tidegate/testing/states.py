@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.errors import StateError
+from tidegate.operators.kit.keys import numbered
 from tidegate.state.table import keys
 from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
 
@@ -94,10 +95,8 @@ class MemoryState:
     def _stage(self, table: StateTable, rows: pa.Table) -> None:
         if not rows.schema.equals(table.written):
             raise StateError(f"{table.name} takes {table.written}, not {rows.schema}")
-        if table.kind == "value":
-            first, _ = keys.distinct(keys.hash_column(rows[HASH]), [rows[key] for key in table.keys.names])
-            if len(first) < rows.num_rows:
-                raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
+        if table.kind == "value" and numbered(table, rows)[0].num_rows < rows.num_rows:
+            raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
         self._tables[table.name] = table
         self._staged.setdefault(table.name, []).append(rows)
 
@@ -137,22 +136,15 @@ def part_of(hashes: keys.Hashes, count: int) -> NDArray[np.int64]:
 
 
 def _found(table: StateTable, rows: pa.Table, probes: pa.Table) -> pa.Table:
-    number, count = _numbered(table, probes, rows), probes.num_rows
-    probe = np.full(len(number), -1, np.int64)
-    probe[number[:count]] = np.arange(count)
-    matches = probe[number[count:]]
+    every, (mine, theirs) = numbered(table, probes, rows)
+    probe = np.full(every.num_rows, -1, np.int64)
+    probe[mine] = np.arange(probes.num_rows)
+    matches = probe[theirs]
     hits = np.flatnonzero(matches >= 0)
     hits = hits[np.argsort(matches[hits], kind="stable")]
     return rows.take(pa.array(hits)).append_column(PROBE, pa.array(matches[hits]))
 
 
 def _among(table: StateTable, rows: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
-    number = _numbered(table, rows, others)
-    return np.isin(number[: rows.num_rows], number[rows.num_rows :])
-
-
-def _numbered(table: StateTable, first: pa.Table, second: pa.Table) -> NDArray[np.int64]:
-    """The number of each row's key, over both tables."""
-    names = table.probes.names
-    both = pa.concat_tables([first.select(names), second.select(names)]).combine_chunks()
-    return keys.distinct(keys.hash_column(both[HASH]), [both[key] for key in table.keys.names])[1]
+    _, (mine, theirs) = numbered(table, rows, others)
+    return np.isin(mine, theirs)

@@ -8,9 +8,9 @@ step keeps state, or where a source may hold rows that cannot be read, the rows 
 
 from __future__ import annotations
 
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
-from tidegate.pipeline.step import KeyBy, Late, SinkStep, SourceStep, Step, Union
-from tidegate.sinks.foreach_batch import ForEachBatch
+from tidegate.pipeline.step import SourceStep, Step
 
 
 def handover(plan: Plan) -> list[Step]:
@@ -30,44 +30,35 @@ def numbered_sources(plan: Plan) -> list[SourceStep]:
 
 
 def _sources(plan: Plan, step: Step) -> list[SourceStep]:
-    if isinstance(step, SourceStep):
-        return [step]
-    return [source for above in step.inputs for source in _sources(plan, above)]
+    return [each for each in (step, *plan.upstream(step)) if isinstance(each, SourceStep)]
 
 
 def _streams(plan: Plan, step: Step) -> bool:
     """Whether the step runs in the streaming query."""
-    if isinstance(step, SourceStep):
-        return True
-    if isinstance(step, SinkStep | Late) or step.keyed:
-        return False
-    return all(
-        _streams(plan, above)
-        and len(plan.consumers(above)) == 1
-        and not (isinstance(above, SourceStep) and above.source.fallible)
+    return step.streams and all(
+        _streams(plan, above) and len(plan.consumers(above)) == 1 and not above.fallible
         for above in step.inputs
     )
 
 
-def only_reader(plan: Plan, step: Step) -> Step | None:
+def only_reader(plan: Plan, step: Step) -> KeyedStep | None:
     """The keyed step with one input that alone reads what is handed over: it gets that narrowed."""
-    if isinstance(step, SourceStep) and step.source.fallible:
+    if step.fallible:
         return None
     readers = plan.consumers(step)
-    while len(readers) == 1 and isinstance(readers[0], KeyBy):
+    while len(readers) == 1 and readers[0].key:
         readers = plan.consumers(readers[0])
-    if len(readers) != 1 or not readers[0].keyed or len(readers[0].inputs) != 1:
+    if len(readers) != 1 or not isinstance(readers[0], KeyedStep) or len(readers[0].inputs) != 1:
         return None
     return readers[0]
 
 
 def paired(plan: Plan, step: Step) -> tuple[Step, Step] | None:
     """The two inputs of a step when both are handed over as they are, so that one pass reads both."""
-    if len(step.inputs) != 2 or not step.keyed:
+    if len(step.inputs) != 2 or not step.stateful:
         return None
-    left, right = (_before_key(above) for above in step.inputs)
-    last = handover(plan)
-    fallible = any(isinstance(side, SourceStep) and side.source.fallible for side in (left, right))
+    left, right = (above.before_key for above in step.inputs)
+    last, fallible = handover(plan), left.fallible or right.fallible
     return (left, right) if left is not right and left in last and right in last and not fallible else None
 
 
@@ -79,7 +70,7 @@ def reads(plan: Plan) -> int:
     def count(step: Step) -> int:
         if step in kept:
             return 0
-        if step.keyed and must_be_kept(plan, step):
+        if step.stateful and must_be_kept(plan, step):
             kept.add(step)
         if step in last or paired(plan, step):
             return 1
@@ -92,16 +83,14 @@ def must_be_kept(plan: Plan, step: Step) -> bool:
     """Whether the rows of a keyed step are to be computed once and kept: several sinks or shuffles read
     them, or a function of the user's that may read only some."""
     ends = _ends_after(plan, step)
-    return len(ends) > 1 or any(isinstance(e, SinkStep) and isinstance(e.sink, ForEachBatch) for e in ends)
+    return len(ends) > 1 or not all(end.reads_all for end in ends)
 
 
 def is_united(plan: Plan, step: Step) -> bool:
     """Whether the rows of a keyed step reach a union before the next shuffle: there Spark numbers the
     partitions anew. A step with two inputs unites them."""
     return any(
-        isinstance(reader, Union)
-        or (reader.keyed and len(reader.inputs) > 1)
-        or ((not reader.keyed or isinstance(reader, KeyBy)) and is_united(plan, reader))
+        len(reader.inputs) > 1 or (not reader.stateful and is_united(plan, reader))
         for reader in plan.consumers(step)
     )
 
@@ -110,12 +99,8 @@ def _ends_after(plan: Plan, step: Step) -> list[Step]:
     """The sinks and shuffles that read the rows of a step, one as often as it does."""
     found: list[Step] = []
     for reader in plan.consumers(step):
-        if isinstance(reader, SinkStep) or (reader.keyed and not isinstance(reader, KeyBy)):
+        if reader.stateful or reader.role == "sink":
             found.append(reader)
         else:
             found += _ends_after(plan, reader)
     return found
-
-
-def _before_key(step: Step) -> Step:
-    return _before_key(step.inputs[0]) if isinstance(step, KeyBy) else step

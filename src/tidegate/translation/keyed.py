@@ -13,12 +13,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tidegate.errors import PipelineError
-from tidegate.operators.kit.hashing import check_key
 from tidegate.operators.kit.input import Input
-from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
-from tidegate.pipeline import step as steps
-from tidegate.pipeline.step import Step
+from tidegate.operators.operator import Operator
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.rescale.route import Route
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
@@ -27,16 +24,9 @@ from tidegate.state.task.assignment import Assignment
 from tidegate.translation.task import PARTITION, task
 
 
-def operator_of(step: Step, inputs: Sequence[Input], *, groups: int) -> Operator:
+def operator_of(step: KeyedStep, inputs: Sequence[Input]) -> Operator:
     """The operator of a keyed step. Raises a PipelineError when it cannot work on such columns."""
-    for given in inputs:
-        for column in given.keys:
-            if column not in given.schema.names:
-                raise PipelineError(f"there is no column {column!r} among {given.schema.names}")
-            check_key(column, given.schema[column].dataType)
-    module = import_module(f"tidegate.operators.{step.kind}")  # Each kind of step has one of its name.
-    more = {"groups": groups} if isinstance(step, steps.BroadcastJoin) else {}
-    operator: Operator = module.from_step(step, *inputs, **more)
+    operator: Operator = import_module(step.operator).from_step(step, *inputs)
     return operator
 
 
@@ -82,22 +72,6 @@ def _columns(operator: Operator, arranged: DataFrame) -> pa.Schema:
     if found is None:
         found = _known[operator] = to_arrow_schema(arranged.schema, timezone="UTC")
     return found
-
-
-def both(left: DataFrame, right: DataFrame) -> DataFrame:
-    """Two inputs as one frame: SIDE, LEFT, RIGHT."""
-    sides = [(0, left, LEFT), (1, right, RIGHT)]
-    frames = [
-        frame.select(
-            F.lit(side).alias(SIDE),
-            *(
-                F.struct("*").alias(name) if name == column else F.lit(None).cast(other.schema).alias(name)
-                for _, other, name in sides
-            ),
-        )
-        for side, frame, column in sides
-    ]
-    return frames[0].union(frames[1])
 
 
 @lru_cache(maxsize=16)

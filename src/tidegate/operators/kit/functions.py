@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.event_time import EventTime
 from tidegate.operators.kit.partials import Columns, Partial
 from tidegate.operators.kit.spans import Numbers, Spans, column, is_fixed, numbers, valid
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from tidegate.pipeline.event_time import EventTime
 
 _COUNT, _REAL = pa.int64(), pa.float64()
 
@@ -29,15 +27,10 @@ class Count(Partial):
         return (self._field("count", _COUNT),)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         return [F.count(F.lit(1))]
 
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
         return [column(_added(columns[f"{self.name}.count"], spans), _COUNT)]
-
-    def finish(self, columns: Columns) -> pa.Array:
-        return columns[f"{self.name}.count"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +44,6 @@ class Sum(Partial):
         return (self._field("sum", self.output),)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         return [F.sum(named(self.of))]
 
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
@@ -78,9 +69,6 @@ class Sum(Partial):
                 f"sum a column of a wider type, e.g. with_column({self.of!r}, 'cast({self.of} as double)')"
             )
 
-    def finish(self, columns: Columns) -> pa.Array:
-        return columns[f"{self.name}.sum"]
-
 
 @dataclass(frozen=True, slots=True)
 class Extreme(Partial):
@@ -98,8 +86,6 @@ class Extreme(Partial):
         return "max" if self.largest else "min"
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         return [F.max(named(self.of)) if self.largest else F.min(named(self.of))]
 
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
@@ -121,9 +107,6 @@ class Extreme(Partial):
             return spans.reduce(np.maximum, numbers(values, int(limits.min)))
         return spans.reduce(np.minimum, numbers(values, int(limits.max)))
 
-    def finish(self, columns: Columns) -> pa.Array:
-        return columns[f"{self.name}.{self._part}"]
-
 
 @dataclass(frozen=True, slots=True)
 class Mean(Partial):
@@ -136,8 +119,6 @@ class Mean(Partial):
         return self._field("count", _COUNT), self._field("sum", _REAL)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         value = named(self.of).cast("double")
         return [F.count(value), F.sum(value)]
 
@@ -161,8 +142,6 @@ class Variance(Partial):
         return self._field("count", _COUNT), self._field("mean", _REAL), self._field("m2", _REAL)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         value = named(self.of).cast("double")
         return [F.count(value), F.avg(value), F.var_pop(value) * F.count(value)]
 
@@ -199,8 +178,6 @@ class Edge(Partial):
         return self._field("time", _COUNT), self._field("value", self.output)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         time = self.time.micros()
         event = F.when(time.isNotNull(), F.struct(time.alias("time"), named(self.of).alias("value")))
         edge = F.max(event) if self.latest else F.min(event)
@@ -233,14 +210,9 @@ class Edge(Partial):
         ends = np.append(shared.starts[1:], shared.rows) - 1 if self.latest else shared.starts
         return np.asarray(rows[order.to_numpy()[ends]])
 
-    def finish(self, columns: Columns) -> pa.Array:
-        return columns[f"{self.name}.value"]
-
 
 def named(name: str) -> Column:
     """A column of the input, whatever characters its name has."""
-    from pyspark.sql import functions as F
-
     return F.col(f"`{name}`")
 
 

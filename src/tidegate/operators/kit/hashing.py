@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidegate.errors import PipelineError
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 
 def normal(frame: DataFrame, column: str) -> Column:
     """A key column in the one form that equal keys share: no minus zero, one NaN."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import DoubleType, FloatType
-
     kind = frame.schema[column].dataType
     value = F.col(f"`{column}`")
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, T.FloatType | T.DoubleType):
         zero, nan = F.lit(0.0).cast(kind), F.lit(float("nan")).cast(kind)
         return F.when(value == zero, zero).when(F.isnan(value), nan).otherwise(value).alias(column)
     return value
@@ -27,24 +23,20 @@ def normal(frame: DataFrame, column: str) -> Column:
 
 def hashed(columns: Sequence[str]) -> Column:
     """The 64-bit hash of key columns that are in their normal form."""
-    from pyspark.sql import functions as F
-
     named = [f"`{column}`" for column in columns]
     # A null leaves Spark's hash as it was, so (a, null) and (null, a) would meet.
     nulls = [f"{column} is null" for column in named] if len(named) > 1 else []
     return F.expr(f"xxhash64({', '.join([*named, *nulls])})")
 
 
-def check_key(column: str, kind: DataType) -> None:
+def check_key(column: str, kind: T.DataType) -> None:
     """Raise a PipelineError for a column that cannot be a key."""
-    from pyspark.sql.types import ArrayType, MapType, StringType, StructType, VariantType
-
-    if isinstance(kind, StringType) and kind.collation != "UTF8_BINARY":
+    if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
         raise PipelineError(
             f"{column!r} has the collation {kind.collation}, by which different texts are equal; "
             "make the key one form of them, e.g. lower(...), and collate it to UTF8_BINARY"
         )
-    if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+    if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
         raise PipelineError(
             f"{column!r} is a {kind.simpleString()}, which cannot be a key; "
             "select the parts that make up the key as columns of their own"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+from pyspark.sql import types as T
 
 
-def common_type(left: DataType, right: DataType) -> DataType | None:
+def common_type(left: T.DataType, right: T.DataType) -> T.DataType | None:
     """The type that both are cast to; None where there is none but by reading text as something else."""
-    from pyspark.sql import types as T
-
     if left == right:
         return left
     if isinstance(left, T.NumericType) and isinstance(right, T.NumericType):
@@ -27,10 +22,8 @@ def common_type(left: DataType, right: DataType) -> DataType | None:
     return None
 
 
-def _common_number(left: DataType, right: DataType) -> DataType | None:
-    from pyspark.sql import types as T
-
-    whole: dict[type[DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
+def _common_number(left: T.DataType, right: T.DataType) -> T.DataType | None:
+    whole: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
     order = list(whole)
     if type(left) in whole and type(right) in whole:
         return max(left, right, key=lambda kind: order.index(type(kind)))

@@ -1,4 +1,4 @@
-"""Several rows in one value of a state table: a list of structs, taken apart and put together by columns."""
+"""Several rows in one value of a state table: a list of structs, by columns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def list_of(rows: pa.Schema) -> pa.DataType:
     return pa.list_(pa.struct(list(rows)))
 
 
-def apart(lists: pa.ChunkedArray) -> tuple[pa.Table, NDArray[np.int64]]:
+def unlisted(lists: pa.ChunkedArray) -> tuple[pa.Table, NDArray[np.int64]]:
     """All rows of all lists, and the list that each is from."""
     column = whole(lists)
     rows = column.flatten()
@@ -23,7 +23,7 @@ def apart(lists: pa.ChunkedArray) -> tuple[pa.Table, NDArray[np.int64]]:
     return table, np.repeat(np.arange(len(column)), counts)
 
 
-def together(rows: pa.Table, starts: NDArray[np.int64]) -> pa.Array:
+def listed(rows: pa.Table, starts: NDArray[np.int64]) -> pa.Array:
     """Rows as lists that begin at `starts`; none is empty."""
     fields = list(rows.schema)
     structs = pa.StructArray.from_arrays([whole(column) for column in rows.columns], fields=fields)

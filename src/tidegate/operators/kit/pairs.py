@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.operators.kit.spans import whole
-from tidegate.state.table.keys import Hashes, distinct, same
-
-Rows: TypeAlias = NDArray[np.int64]
+from tidegate.operators.kit.spans import RowNumbers, whole
+from tidegate.state.table.keys import Hashes, same
 
 
 def pairs(
     left_hashes: Hashes, left_keys: Sequence[Any], right_hashes: Hashes, right_keys: Sequence[Any]
-) -> tuple[Rows, Rows]:
+) -> tuple[RowNumbers, RowNumbers]:
     """All (left row, right row) with equal keys, in the order of their hashes, then of the rows.
 
     A null equals a null: who does not want that leaves such rows out.
@@ -40,23 +38,16 @@ def pairs(
     return rows, chosen
 
 
-def numbered(*sides: tuple[Hashes, Sequence[Any]]) -> tuple[Rows, ...]:
-    """The number of each row's key, over (hashes, keys) of several sides."""
-    hashes = np.concatenate([hashes for hashes, _ in sides])
-    columns = [
-        pa.concat_arrays([whole(each) for each in key]) for key in zip(*(k for _, k in sides), strict=True)
-    ]
-    _, number = distinct(hashes, columns)
-    return tuple(np.split(number, np.cumsum([len(hashes) for hashes, _ in sides])[:-1]))
+def sorted_by_key(keys: int, number: RowNumbers, times: RowNumbers, ties: RowNumbers) -> RowNumbers:
+    """The order of rows by the number of their key, of which there are `keys`, then by time, then tie."""
+    if keys < len(number):
+        return np.lexsort((ties, times, number))
+    order = np.empty_like(number)  # Each row has its own key, so there is nothing to sort.
+    order[number] = np.arange(keys)
+    return order
 
 
-def sorted_by_key(first: Rows, number: Rows, times: NDArray[np.int64], ties: NDArray[np.int64]) -> Rows:
-    """The order of rows by (first, number) of `distinct`, then by time, then tie."""
-    # Where each row has its own key there is nothing left to sort.
-    return first if len(first) == len(number) else np.lexsort((ties, times, number))
-
-
-def combined(number: Rows, *times: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+def combined(number: RowNumbers, *times: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
     """Key numbers and times as single numbers, ordered by number, then time. Each time is as long as `number`
     of its own side, so `number` holds them all, one after the other."""
     _, rank = np.unique(np.concatenate(times), return_inverse=True)
@@ -64,23 +55,25 @@ def combined(number: Rows, *times: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return tuple(np.split(both, np.cumsum([len(time) for time in times])[:-1]))
 
 
-def expanded(begin: Rows, counts: Rows) -> Rows:
+def expanded(begin: RowNumbers, counts: RowNumbers) -> RowNumbers:
     """The ranges begin[i] .. begin[i] + counts[i], one after the other.
 
     >>> expanded(np.array([5, 0, 7]), np.array([2, 0, 3])).tolist()
     [5, 6, 7, 8, 9]
     """
     ends = np.cumsum(counts)
-    rows: Rows = np.repeat(begin - (ends - counts), counts)
+    rows: RowNumbers = np.repeat(begin - (ends - counts), counts)
     return rows + np.arange(len(rows), dtype=np.int64)
 
 
-def _one_key_per_hash(ordered: Hashes, order: Rows, keys: Sequence[Any]) -> bool:
+def _one_key_per_hash(ordered: Hashes, order: RowNumbers, keys: Sequence[Any]) -> bool:
     again = np.flatnonzero(ordered[1:] == ordered[:-1])
     return bool(_equal(keys, order[again], keys, order[again + 1]).all())
 
 
-def _equal(left: Sequence[Any], left_rows: Rows, right: Sequence[Any], right_rows: Rows) -> NDArray[np.bool_]:
+def _equal(
+    left: Sequence[Any], left_rows: RowNumbers, right: Sequence[Any], right_rows: RowNumbers
+) -> NDArray[np.bool_]:
     return same(
         [whole(key).take(pa.array(left_rows)) for key in left],
         [whole(key).take(pa.array(right_rows)) for key in right],

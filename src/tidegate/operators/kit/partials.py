@@ -11,16 +11,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pyspark.sql import Column
 
 from tidegate.operators.kit.spans import Spans, whole
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
 
 PART = "_part"
 """Column of arranged rows: the Spark partition that they were aggregated in."""
@@ -53,9 +51,9 @@ class Partial(ABC):
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
         """The kept columns with one row per span. Merged in the order of the rows."""
 
-    @abstractmethod
     def finish(self, columns: Columns) -> pa.Array:
-        """The value of each row of kept columns, as `output`."""
+        """The value of each row of kept columns, as `output`; by default the last of them."""
+        return columns[self.fields[-1].name]
 
     def _field(self, part: str, kind: pa.DataType) -> pa.Field:
         return pa.field(f"{self.name}.{part}", kind)

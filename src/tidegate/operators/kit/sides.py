@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.event_time import EventTime
-from tidegate.operators.kit.hashing import check_key, normal
+from tidegate.operators.kit.hashing import normal
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.key_types import common_type
 from tidegate.operators.kit.spans import whole
 from tidegate.operators.operator import LEFT, RIGHT, SIDE
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructType
+from tidegate.pipeline.event_time import EventTime
 
 TIME, TIE = "_time", "_tie"
 """Event time in microseconds; a number that puts rows of equal time in a fixed order."""
@@ -58,6 +55,14 @@ class Side:
         columns = [_conforming(arranged[places.get(field.name, field.name)], field.type) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
+    def original(self, arranged: pa.Table, chosen: pa.Array) -> pa.Table:
+        """The user's columns of chosen rows from the shuffle."""
+        columns = [
+            whole(_conforming(arranged[place], field.type)).take(chosen)
+            for place, field in zip(self.shuffled, self.schema, strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
     def take(self, rows: pa.Table, chosen: pa.Array) -> list[pa.Array]:
         """The user's columns of rows as kept, where a null in `chosen` is a row of nulls."""
         return [whole(rows[place]).take(chosen) for place in self.kept]
@@ -75,10 +80,9 @@ class Sides:
     """How many columns `c0`.. there are."""
     each: tuple[Side, ...]
 
-    def frame(self, rows: DataFrame, *, tie: bool = False) -> DataFrame:
-        """The rows of a batch as SIDE, TIME, key_0.., c0.. and, if asked for, TIE."""
-        from pyspark.sql import functions as F
-
+    def frame(self, rows: DataFrame, *, tie: bool = False, timed: bool = False) -> DataFrame:
+        """The rows of a batch as SIDE, TIME, key_0.., c0.. and, if asked for, TIE; with `timed`, only those
+        that have an event time."""
         prefixes = ("",) if len(self.each) == 1 else (f"{LEFT}.", f"{RIGHT}.")
         choices: dict[str, list[Column]] = {TIME: []}
         for side, prefix in zip(self.each, prefixes, strict=True):
@@ -102,7 +106,14 @@ class Sides:
         if tie:
             frame = frame.withColumn(TIE, _tie(frame))
         others = [name for name in frame.columns if name not in self.keys.names]
-        return frame.select(*others, *(normal(frame, key) for key in self.keys.names))
+        frame = frame.select(*others, *(normal(frame, key) for key in self.keys.names))
+        return frame.where(F.col(TIME).isNotNull()) if timed else frame
+
+    def split(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """The rows of each of two inputs."""
+        side = rows[SIDE].to_numpy()
+        left, right = (rows.filter(pa.array(side == number)).combine_chunks() for number in (0, 1))
+        return left, right
 
 
 def sides(*inputs: Input, without: Iterable[str] = (), exact: bool = True) -> Sides:
@@ -115,7 +126,7 @@ def sides(*inputs: Input, without: Iterable[str] = (), exact: bool = True) -> Si
     if len(counts) > 1:
         raise PipelineError(f"the streams have keys of {' and '.join(map(str, sorted(counts)))} columns")
     kinds = [
-        _common([(key, _kind(each, key)) for each, key in zip(keyed, keys, strict=True)])
+        _common([(key, each.schema[key].dataType) for each, key in zip(keyed, keys, strict=True)])
         for keys in zip(*(each.keys for each in keyed), strict=True)
     ]
     slots: list[str] = []
@@ -140,8 +151,6 @@ def _side(
     given: Input, kinds: Sequence[DataType], slots: list[str], dropped: set[str], *, exact: bool
 ) -> Side:
     """Find a place for each column; `slots` are the types of `c0`.., and grow as needed."""
-    from pyspark.sql.types import DoubleType, FloatType
-
     free = list(range(len(slots)))
     fields, places = [], []
     for field in given.schema.toNullable():
@@ -187,34 +196,11 @@ def joined(left: Side, right: Side, *, before: pa.Schema | None = None) -> pa.Sc
 
 def arrow_schema(fields: StructType | Sequence[tuple[str, DataType]]) -> pa.Schema:
     """Columns as Arrow has them: all may be null, timestamps are in UTC."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructField, StructType
-
     if not isinstance(fields, StructType):
         fields = StructType([StructField(name, kind) for name, kind in fields])
     nullable = fields.toNullable()
     assert isinstance(nullable, StructType)
     return to_arrow_schema(nullable, timezone="UTC")
-
-
-def padded(matched: NDArray[np.int64], alone: int) -> pa.Array:
-    """Right rows of pairs, then `alone` times none."""
-    if not alone:
-        return pa.array(matched)
-    return pa.concat_arrays([pa.array(matched, pa.int64()), pa.nulls(alone, pa.int64())])
-
-
-def maybe(chosen: NDArray[np.int64]) -> pa.Array:
-    """Rows to take, where -1 stands for none."""
-    return pa.array(chosen, mask=chosen < 0)
-
-
-def _kind(given: Input, key: str) -> DataType:
-    if key not in given.schema.names:
-        raise PipelineError(f"there is no column {key!r} among {given.schema.names}")
-    kind = given.schema[key].dataType
-    check_key(key, kind)
-    return kind
 
 
 def _common(keys: Sequence[tuple[str, DataType]]) -> DataType:
@@ -231,8 +217,6 @@ def _common(keys: Sequence[tuple[str, DataType]]) -> DataType:
 
 
 def _chosen(columns: Sequence[Column]) -> Column:
-    from pyspark.sql import functions as F
-
     if len(columns) == 1:
         return columns[0]
     return F.when(F.col(SIDE) == 0, columns[0]).otherwise(columns[1])
@@ -240,8 +224,6 @@ def _chosen(columns: Sequence[Column]) -> Column:
 
 def _tie(frame: DataFrame) -> Column:
     """A number for the whole row, equal in equal rows."""
-    from pyspark.sql import functions as F
-
     columns = []
     for field in frame.schema:
         value = F.col(field.name)

@@ -8,20 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from tidegate.errors import MissingExtraError
 from tidegate.operators.kit.functions import named
 from tidegate.operators.kit.partials import Columns, Partial
 from tidegate.operators.kit.spans import Spans
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
 
 LG_K = 12
 """Size of a sketch of distinct values, as Spark's own: 4,096 registers, 1.6 % error."""
@@ -40,15 +38,13 @@ class Distinct(Partial):
     """About how many different values there are that are not null, as bigint; 0 when there are none."""
 
     of: str
-    kind: DataType
+    kind: T.DataType
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
         return (self._field("hll", pa.binary()),)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         return [F.hll_sketch_agg(_hashable(self.of, self.kind), LG_K)]
 
     def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
@@ -87,8 +83,6 @@ class Quantile(Partial):
         return (self._field("values", pa.list_(pa.field("element", pa.float64(), False))),)
 
     def sql(self) -> list[Column]:
-        from pyspark.sql import functions as F
-
         value = named(self.of).cast("double")
         return [F.array_sort(F.collect_list(F.when(~F.isnan(value), value)))]
 
@@ -126,26 +120,15 @@ def _bounds(spans: Spans) -> list[tuple[int, int]]:
     return list(pairwise(np.append(spans.starts, spans.rows).tolist()))
 
 
-def _hashable(name: str, kind: DataType) -> Column:
+def _hashable(name: str, kind: T.DataType) -> Column:
     """A value in a form that Spark's sketch takes: equal values alike."""
-    from pyspark.sql import functions as F
-    from pyspark.sql.types import (
-        BinaryType,
-        BooleanType,
-        DoubleType,
-        FloatType,
-        IntegralType,
-        StringType,
-        TimestampType,
-    )
-
     value = named(name)
-    if isinstance(kind, StringType | BinaryType):
+    if isinstance(kind, T.StringType | T.BinaryType):
         return value
-    if isinstance(kind, IntegralType | BooleanType):
+    if isinstance(kind, T.IntegralType | T.BooleanType):
         return value.cast("bigint")
-    if isinstance(kind, TimestampType):
+    if isinstance(kind, T.TimestampType):
         return F.unix_micros(value)
-    if isinstance(kind, FloatType | DoubleType):
+    if isinstance(kind, T.FloatType | T.DoubleType):
         value = F.when(value == F.lit(0.0), F.lit(0.0).cast(kind)).otherwise(value)
     return value.cast("string")

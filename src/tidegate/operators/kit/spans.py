@@ -11,6 +11,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 Numbers: TypeAlias = NDArray[Any]
+RowNumbers: TypeAlias = NDArray[np.int64]
+"""Numbers of rows, or one number per row such as that of its key."""
 
 # How Arrow's types of fixed width lie in memory, where numpy has no like of them.
 _VIEWS = {1: pa.int8(), 4: pa.int32(), 8: pa.int64()}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.operators.kit.lists import apart, list_of, together
-from tidegate.operators.kit.pairs import Rows, combined, expanded
-from tidegate.operators.kit.sides import TIE, TIME, Side
-from tidegate.operators.kit.spans import numbers, whole
-from tidegate.state.table.table import NEVER, StateTable
+from tidegate.batch.time import Time
+from tidegate.operators.kit.buffers import AT, release, time_buffer, with_due
+from tidegate.operators.kit.keys import written
+from tidegate.operators.kit.lists import list_of, listed, unlisted
+from tidegate.operators.kit.pairs import combined, expanded
+from tidegate.operators.kit.row_operator import RowOperator
+from tidegate.operators.kit.sides import TIE, TIME, Side, Sides, joined
+from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.operator import State
+from tidegate.state.table.table import StateTable
 
 _VERSIONS, _TIME, _TIE = "versions", "time", "tie"
 _FIRST = -(2**63)
@@ -32,13 +38,18 @@ class Versions:
     timed: bool
 
     def history(
-        self, keys: pa.Table, known: pa.Table, known_number: Rows, fresh: pa.Table, fresh_number: Rows
+        self,
+        keys: pa.Table,
+        known: pa.Table,
+        known_number: RowNumbers,
+        fresh: pa.Table,
+        fresh_number: RowNumbers,
     ) -> History:
         """All versions of the keys in `known`, rows of the table, and `fresh`, rows of this batch.
 
         `keys` are the key columns of each number.
         """
-        older, parent = apart(known[_VERSIONS])
+        older, parent = unlisted(known[_VERSIONS])
         has_time = self.side.event_time is not None
         micros = numbers(whole(fresh[TIME]), _FIRST) if has_time else np.zeros(fresh.num_rows, np.int64)
         fresh = fresh.append_column(_TIME, pa.array(micros)).append_column(_TIE, fresh[TIE])
@@ -48,39 +59,36 @@ class Versions:
         times = rows[_TIME].to_numpy()
         order = np.lexsort((numbers(whole(rows[_TIE])), times, arrival, number))
         rows = rows.take(pa.array(order))
-        for column in keys.column_names:
-            rows = rows.append_column(column, keys[column].take(pa.array(number[order])))
+        for column in self.side.kept:
+            if column in keys.column_names:
+                rows = rows.append_column(column, keys[column].take(pa.array(number[order])))
         return History(number[order], times[order], rows.combine_chunks())
 
-    def written(self, history: History, keys: pa.Table, number: Rows, watermark: int | None) -> pa.Table:
+    def written(
+        self, history: History, keys: pa.Table, number: RowNumbers, watermark: int | None
+    ) -> pa.Table:
         """The rows to put for `keys` (as `table.probes`), each with the number of its versions."""
         kept = history.kept(watermark) if self.timed else history.newest()
         order, starts = kept.spread(number)
-        columns = [
-            keys.column(0),
-            pa.array(np.full(keys.num_rows, NEVER)),
-            pa.array(np.zeros(keys.num_rows, np.bool_)),
-            *keys.columns[1:],
-            together(kept.rows.select([_TIME, _TIE, *self.side.values.names]).take(pa.array(order)), starts),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.table.written)
+        rows = kept.rows.select([_TIME, _TIE, *self.side.values.names]).take(pa.array(order))
+        return written(self.table, keys, [listed(rows, starts)])
 
 
 @dataclass(frozen=True, eq=False)
 class History:
     """Versions sorted by the number of their key, then from the earliest to the latest."""
 
-    number: Rows
+    number: RowNumbers
     times: NDArray[np.int64]
     rows: pa.Table
     """With the key columns."""
 
-    def latest(self, number: Rows) -> Rows:
+    def latest(self, number: RowNumbers) -> RowNumbers:
         """The latest version of each key, or -1."""
         found = np.searchsorted(self.number, number, side="right") - 1
         return self._of(found, number)
 
-    def as_of(self, number: Rows, times: NDArray[np.int64]) -> Rows:
+    def as_of(self, number: RowNumbers, times: NDArray[np.int64]) -> RowNumbers:
         """The latest version of each key that is not later than the time, or -1."""
         mine, theirs = combined(np.concatenate([number, self.number]), times, self.times)
         return self._of(np.searchsorted(theirs, mine, side="right") - 1, number)
@@ -100,13 +108,13 @@ class History:
         over = passed & np.append(passed[1:] & (found.number[1:] == found.number[:-1]), False)
         return found._where(~over)
 
-    def spread(self, number: Rows) -> tuple[Rows, Rows]:
+    def spread(self, number: RowNumbers) -> tuple[RowNumbers, RowNumbers]:
         """The rows of these keys, one key after the other, and where each begins."""
         begin = np.searchsorted(self.number, number, side="left")
         counts = np.searchsorted(self.number, number, side="right") - begin
         return expanded(begin, counts), np.cumsum(counts) - counts
 
-    def _of(self, found: Rows, number: Rows) -> Rows:
+    def _of(self, found: RowNumbers, number: RowNumbers) -> RowNumbers:
         there = found >= 0
         there[there] = self.number[found[there]] == number[there]
         return np.where(there, found, -1)
@@ -115,7 +123,43 @@ class History:
         return History(self.number[mask], self.times[mask], self.rows.filter(pa.array(mask)).combine_chunks())
 
 
-def versions(name: str, keys: pa.Schema, side: Side, *, timed: bool) -> Versions:
-    """Versions of the rows of a side, in a table of that name."""
-    fields = pa.schema([pa.field(_TIME, pa.int64()), pa.field(_TIE, pa.int64()), *side.values])
-    return Versions(StateTable(name, "value", keys, pa.schema({_VERSIONS: list_of(fields)})), side, timed)
+@dataclass(frozen=True)
+class Lookup(RowOperator):
+    """Left rows that meet the current versions of right ones: as of their own time if both sides have one."""
+
+    left: StateTable
+    """The left rows: where they are timed, they stay until the watermark is past them."""
+    versions: Versions
+
+    @property
+    def timed(self) -> bool:
+        return self.versions.timed
+
+    def leaving(self, given: pa.Table, state: State, time: Time) -> tuple[pa.Table, int]:
+        """The left rows that leave now, and how many came too late."""
+        side = self.sides.each[0]
+        if self.timed:
+            return release(side, self.left, with_due(given, 0), state, time)
+        return side.rows(given, pa.schema([*self.left.probes, *side.values])), 0
+
+    def current(self, history: History, left: pa.Table, rows: RowNumbers, number: RowNumbers) -> RowNumbers:
+        """For each of these left rows, the version of the key `number` that it meets, or -1."""
+        return history.as_of(number, left[AT].to_numpy()[rows]) if self.timed else history.latest(number)
+
+
+def lookup(
+    step: str, both: Sides, left_keys: pa.Schema, right_keys: pa.Schema, *, right: str
+) -> dict[str, Any]:
+    """The fields of a `Lookup`, whose tables are named after the step and `right`."""
+    first, second = both.each
+    timed = first.event_time is not None and second.event_time is not None
+    fields = pa.schema([pa.field(_TIME, pa.int64()), pa.field(_TIE, pa.int64()), *second.values])
+    table = StateTable(f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: list_of(fields)}))
+    left = time_buffer(f"{step}.left", left_keys, first)
+    return {
+        "sides": both,
+        "tables": (left, table) if timed else (table,),
+        "output": joined(first, second),
+        "left": left,
+        "versions": Versions(table, second, timed),
+    }

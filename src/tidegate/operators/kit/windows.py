@@ -1,15 +1,19 @@
-"""Windows of event time as arithmetic on microseconds, in Spark SQL."""
+"""Windows of event time as arithmetic on microseconds."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 
-from tidegate.operators.kit.event_time import EventTime
-from tidegate.operators.kit.grouping import END
-from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
+from tidegate.pipeline.event_time import EventTime
+from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling, Window
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+_STAMP = pa.timestamp("us", tz="UTC")
+BOUNDS = pa.schema({START: _STAMP, END: _STAMP})
+"""The columns that a step with windows adds."""
 
 
 def micros(seconds: float) -> int:
@@ -23,16 +27,12 @@ def lengths(window: Tumbling | Sliding) -> tuple[int, int]:
     >>> lengths(Sliding(10, 2))
     (10000000, 2000000)
     """
-    if isinstance(window, Tumbling):
-        return micros(window.size), micros(window.size)
     every = micros(window.every)
     return every * round(window.size / window.every), every
 
 
 def pane(time: Column, every: int) -> Column:
     """The start of the stretch of `every` microseconds that holds a time; before 1970 too."""
-    from pyspark.sql import functions as F
-
     return time - F.pmod(time, F.lit(every))
 
 
@@ -49,9 +49,6 @@ def late(window: Window, event_time: EventTime, closed: int) -> Column:
     return time.isNull() | too_old
 
 
-def event_time_of(window: Window) -> EventTime:
-    """The event time of the rows that leave an aggregate per window.
-
-    A session holds its end, since an event there still joins it; the other windows end just before it.
-    """
-    return EventTime(END, 0 if isinstance(window, Session) else -1)
+def stamps(micros: NDArray[np.int64] | pa.Array) -> pa.Array:
+    """Microseconds since 1970 as timestamps."""
+    return pa.array(micros).view(_STAMP)

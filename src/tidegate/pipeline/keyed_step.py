@@ -1,0 +1,193 @@
+"""The steps that keep state per key: plain values, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from tidegate.pipeline.agg import AggregateFunction
+from tidegate.pipeline.event_time import EventTime
+from tidegate.pipeline.step import Mode, Schema, Step
+from tidegate.pipeline.window import Window
+
+Keys: TypeAlias = tuple[tuple[str, str], ...]
+"""Pairs (column on the left, column on the right)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyedStep(Step):
+    """A step with state per key. A new one is this class, a method of `KeyedStream` and its operator."""
+
+    role = "keyed"
+    stateful = True
+    streams = False
+
+    @property
+    def operator(self) -> str:
+        """The module whose `from_step(step, *inputs)` makes its operator."""
+        return f"tidegate.operators.{self.kind}"
+
+    @property
+    def emits(self) -> Mode | None:
+        return "append"
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        """The key columns of one input."""
+        return self.inputs[side].key
+
+    def meaning(self) -> dict[str, str]:
+        """What its state stands for, part by part: a part that changes makes state of before wrong."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Aggregate(KeyedStep):
+    aggregates: Mapping[str, AggregateFunction]
+    window: Window | None
+    mode: Mode
+    kind = "aggregate"
+    needs_final_rows = True
+
+    @property
+    def emits(self) -> Mode:
+        return self.mode
+
+    @property
+    def windows(self) -> Window | None:
+        return self.window
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        return self.window.event_time if self.window and self.mode == "append" else None
+
+    def describe(self) -> str:
+        text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
+        return f"{text} per {self.window.describe()}" if self.window else text
+
+    def meaning(self) -> dict[str, str]:
+        parts = {name: str(aggregate) for name, aggregate in self.aggregates.items()}
+        return {**parts, "window": self.window.describe() if self.window else "none"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Join(KeyedStep):
+    on: Keys
+    how: Literal["inner", "left"]
+    needs_final_rows = True
+
+    def keys(self, side: int) -> tuple[str, ...]:
+        return tuple(pair[side] for pair in self.on)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowJoin(_Join):
+    window: Window
+    kind = "window_join"
+
+    @property
+    def windows(self) -> Window:
+        return self.window
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime:
+        return self.window.event_time
+
+    def describe(self) -> str:
+        return f"{self.how} on {show_keys(self.on)} per {self.window.describe()}"
+
+    def meaning(self) -> dict[str, str]:
+        return {"on": show_keys(self.on), "window": self.window.describe()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class IntervalJoin(_Join):
+    """Pairs whose right event lies between `before` and `after` seconds of the left one."""
+
+    before: float
+    after: float
+    kind = "interval_join"
+    needs_time = True
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
+        """None: it holds rows back for longer than a window after it would wait."""
+
+    def describe(self) -> str:
+        return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"
+
+    def meaning(self) -> dict[str, str]:
+        return {"on": show_keys(self.on), "before": f"{self.before:g} s", "after": f"{self.after:g} s"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Lookup(KeyedStep):
+    """Each row of the first input leaves, with what is known from the second."""
+
+    emits = None
+
+    @property
+    def forwards(self) -> tuple[Step, ...]:
+        return self.inputs[:1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Connect(_Lookup):
+    """Each row of the first input with the latest row of the second that has its key."""
+
+    kind = "connect"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BroadcastJoin(_Lookup):
+    """Each row of the first input with every current row of the second where `condition` holds."""
+
+    condition: str
+    kind = "broadcast_join"
+
+    def describe(self) -> str:
+        return self.condition
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deduplicate(KeyedStep):
+    within: float | None
+    kind = "deduplicate"
+    needs_final_rows = True
+
+    def describe(self) -> str:
+        return f"within {self.within:g} s" if self.within is not None else "for ever"
+
+    def meaning(self) -> dict[str, str]:
+        return {"within": self.describe()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopN(KeyedStep):
+    n: int
+    by: str
+    kind = "top_n"
+    emits = "update"
+    needs_final_rows = True
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
+        """None: a key's rows leave again with each change."""
+
+    def describe(self) -> str:
+        return f"{self.n} by {self.by}"
+
+    def meaning(self) -> dict[str, str]:
+        return {"n": str(self.n), "by": self.by}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Process(KeyedStep):
+    function: Callable[..., Any]
+    state_schema: Schema
+    output_schema: Schema
+    kind = "process"
+
+    def describe(self) -> str:
+        return getattr(self.function, "__name__", "function")
+
+
+def show_keys(keys: Keys) -> str:
+    """Key pairs as `a, b = c`."""
+    return ", ".join(left if left == right else f"{left} = {right}" for left, right in keys)
