@@ -11,8 +11,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tidegate.errors import ControlError
-from tidegate.rescale.route import Route
-from tidegate.rescale.spread import Move, bytes_moved, moves, rebalanced, respread, share
+from tidegate.rescale.route import Move, Route, moves
+from tidegate.rescale.spread import bytes_moved, rebalanced, respread, share
 
 
 def routes(most: int = 48, nodes: int = 6) -> st.SearchStrategy[Route]:

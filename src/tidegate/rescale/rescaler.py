@@ -18,8 +18,8 @@ from tidegate.rescale.history import History
 from tidegate.rescale.migration import Instruction, Migration
 from tidegate.rescale.model import Ask, MoveLine, PlanView, Rescale, RescalePhase, Strategy
 from tidegate.rescale.pace import Pace
-from tidegate.rescale.route import Route
-from tidegate.rescale.spread import moves, rebalanced, respread, share
+from tidegate.rescale.route import Route, moves
+from tidegate.rescale.spread import rebalanced, respread, share
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.table.keys import show_groups
 from tidegate.units import size

@@ -94,6 +94,21 @@ class Route:
         return {"version": self.version, "owners": self.owners, "partitions": self.partitions}
 
 
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A key group that changes its owner."""
+
+    group: int
+    source: int
+    target: int
+
+
+def moves(before: Route, after: Route) -> tuple[Move, ...]:
+    """What has to move from one route to the other, by key group."""
+    pairs = zip(before.owners, after.owners, strict=True)
+    return tuple(Move(group, *pair) for group, pair in enumerate(pairs) if pair[0] != pair[1])
+
+
 def _gathered(places: tuple[int, ...]) -> dict[int, Groups]:
     found: dict[int, list[int]] = {}
     for group, place in enumerate(places):

@@ -8,7 +8,6 @@ Both are pure and give the same answer to the same question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
@@ -17,25 +16,10 @@ from numpy.typing import NDArray
 
 from tidegate.errors import ControlError
 from tidegate.rescale.balance import ENOUGH, Balance, Floats, Integers, summed
-from tidegate.rescale.route import Route
+from tidegate.rescale.route import Move, Route
 
 Load: TypeAlias = Sequence[float] | NDArray[np.float64]
 """Measured accesses of each key group, on any scale."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A key group that changes its owner."""
-
-    group: int
-    source: int
-    target: int
-
-
-def moves(before: Route, after: Route) -> tuple[Move, ...]:
-    """What has to move from one route to the other, by key group."""
-    pairs = zip(before.owners, after.owners, strict=True)
-    return tuple(Move(group, *pair) for group, pair in enumerate(pairs) if pair[0] != pair[1])
 
 
 def bytes_moved(moved: Iterable[Move], sizes: Sequence[int]) -> int:

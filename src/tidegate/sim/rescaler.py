@@ -15,8 +15,8 @@ from tidegate.errors import ControlError, StateError
 from tidegate.rescale import migration
 from tidegate.rescale.migration import Instruction, Migration
 from tidegate.rescale.model import STRATEGIES, Strategy
-from tidegate.rescale.route import Route
-from tidegate.rescale.spread import moves, rebalanced, respread
+from tidegate.rescale.route import Route, moves
+from tidegate.rescale.spread import rebalanced, respread
 from tidegate.sim.driver import Driver
 from tidegate.sim.durable import check
 from tidegate.sim.mover import Mover

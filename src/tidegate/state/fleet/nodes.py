@@ -21,8 +21,7 @@ from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings as Settings
 from tidegate.errors import NodeError, TidegateError
 from tidegate.rescale.model import Moved
-from tidegate.rescale.route import Route
-from tidegate.rescale.spread import moves
+from tidegate.rescale.route import Route, moves
 from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
