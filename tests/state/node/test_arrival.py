@@ -41,7 +41,7 @@ from tidegate.state.log import pieces, run
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.log.pieces import kept
 from tidegate.state.log.storage import Local
-from tidegate.state.node import arrival
+from tidegate.state.node import received
 from tidegate.state.node import shard as shards
 from tidegate.state.node.backends import keyed, migrating
 from tidegate.state.node.rwlock import ReadWriteLock
@@ -57,7 +57,7 @@ budgets = st.sampled_from([0, 0, 1, 200, 1 << 20])
 @pytest.fixture(autouse=True)
 def _large_is_little(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is large is treated otherwise: here that is a few rows."""
-    monkeypatch.setattr(arrival, "LARGE", 200)
+    monkeypatch.setattr(received, "LARGE", 200)
     monkeypatch.setattr(pieces, "LARGE", 200)
 
 
