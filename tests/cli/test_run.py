@@ -4,9 +4,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from tests.run.chaos_kit import JAVA_OPTIONS, quick_start
+from tidegate.cli.main import main
 
 JOB = """
 import tidegate as tg
@@ -24,6 +30,24 @@ def job(tmp_path: Path) -> Path:
     return path
 
 
+Refused = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture
+def refused(job: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """`tidegate run` in this process, where the job is: its exit code, output and errors."""
+    monkeypatch.chdir(job.parent)
+
+    def run(*arguments: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["tidegate", "run", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        told = capsys.readouterr()
+        return end.value.code, told.out, told.err
+
+    return run
+
+
 def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "tidegate.cli.main", *arguments],
@@ -34,37 +58,49 @@ def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_a_run_reports_each_batch_and_ends_well_on_ctrl_c(job: Path) -> None:
-    with start("run", "job.py", "--json", "--parallelism", "1", cwd=job.parent) as process:
+@dataclass(frozen=True)
+class Told:
+    """A run that was ended by Ctrl-C after its first batch, with a Java that prints on its own."""
+
+    folder: Path
+    code: int
+    lines: list[dict[str, Any]]
+    errors: str
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("job")
+    (folder / "job.py").write_text(JOB)
+    java = f"spark.conf.{JAVA_OPTIONS}={quick_start()} -Xlog:gc"
+    with start("run", "job.py", "--json", "--parallelism", "1", "--set", java, cwd=folder) as process:
         assert process.stdout is not None
         try:
-            first = json.loads(process.stdout.readline())
+            first = process.stdout.readline()
             process.send_signal(signal.SIGINT)
             rest, errors = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert process.returncode == 0, errors
-    assert (first["pipeline"], first["batch_id"], first["parallelism"]) == ("job", 0, 1)
-    assert first["interval_seconds"] == 0.5
-    summary = json.loads(rest.splitlines()[-1])["summary"]
-    assert summary["stopped_by"] == "signal"
-    assert (job.parent / ".tidegate" / "job").is_dir()
+    lines = [json.loads(line) for line in (first + rest).splitlines()]
+    return Told(folder, process.returncode, lines, errors)
 
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_what_java_prints_does_not_get_between_the_json(job: Path) -> None:
-    talkative = "spark.conf.spark.driver.extraJavaOptions=-Xlog:gc"
-    with start("run", "job.py", "--json", "--for", "1 s", "--set", talkative, cwd=job.parent) as process:
-        try:
-            told, errors = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode == 0, errors
-    assert "[gc]" in errors
-    assert [line for line in told.splitlines() if "batch_id" in json.loads(line)]
+def test_a_run_reports_each_batch_and_ends_well_on_ctrl_c(told: Told) -> None:
+    assert told.code == 0, told.errors
+    first = told.lines[0]
+    assert (first["pipeline"], first["batch_id"], first["parallelism"]) == ("job", 0, 1)
+    assert first["interval_seconds"] == 0.5
+    assert told.lines[-1]["summary"]["stopped_by"] == "signal"
+    assert (told.folder / ".tidegate" / "job").is_dir()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_java_prints_does_not_get_between_the_json(told: Told) -> None:
+    assert "[gc]" in told.errors
+    assert "batch_id" in told.lines[0]
 
 
 @pytest.mark.spark
@@ -97,21 +133,19 @@ def test_a_run_ends_well_when_nobody_reads_it_any_more(job: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_said_before_spark_starts(
-    job: Path, arguments: list[str], code: int, message: str
+    refused: Refused, arguments: list[str], code: int, message: str
 ) -> None:
-    with start("run", *arguments, cwd=job.parent) as process:
-        output, errors = process.communicate(timeout=60)
-    assert process.returncode == code
+    told, output, errors = refused(*arguments)
+    assert told == code
     assert errors.startswith("Error: ")
     assert message in errors
     assert len(errors.splitlines()) == 1
     assert output == ""
 
 
-def test_a_pipeline_without_a_sink_is_refused_at_its_line(job: Path) -> None:
+def test_a_pipeline_without_a_sink_is_refused_at_its_line(job: Path, refused: Refused) -> None:
     job.write_text('import tidegate as tg\np = tg.Pipeline("job")\np.source(tg.sources.Sensors())\n')
-    with start("run", "job.py", "--quiet", cwd=job.parent) as process:
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    code, _, errors = refused("job.py", "--quiet")
+    assert code == 1
     assert "job.py:3" in errors
     assert "Traceback" not in errors

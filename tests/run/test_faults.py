@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mar
 
 COMMITTED = ("driver.appended", "driver.committed", "driver.published")
 """Points after the commit point: the batch counts, whatever becomes of its driver."""
-UNDISTURBED = 4
-"""Batches after the last fault, to recover from it."""
+BATCHES = {False: 16, True: 24}
+"""Of a run with a sample and with all faults: enough for each to strike, and to recover from the last one."""
 Calm = Callable[[int], Finished]
 Record = Callable[[str, object], None]
 
@@ -49,6 +49,7 @@ def numbered(plan: Sequence[Fault], first: int, over: int) -> list[Fault]:
     ]
     places = [(fault.point, fault.batch_id) for fault in dealt if fault.batch_id is not None]
     assert len(places) == len(set(places)), "one fault would hide another"
+    assert first + over + 4 <= max(BATCHES.values()), "the last batches have to be undisturbed"
     return dealt
 
 
@@ -86,11 +87,7 @@ def sample(kinds: Mapping[str, Sequence[Fault]], chance: random.Random) -> list[
 
 @sampled
 def test_faults_that_leave_the_process_of_the_driver_alive(
-    calm: Callable[[int], Finished],
-    tmp_path: Path,
-    chance: random.Random,
-    every: bool,
-    record_property: Record,
+    calm: Calm, tmp_path: Path, chance: random.Random, every: bool, record_property: Record
 ) -> None:
     """Nodes and workers crash, requests fail, and everything hangs: each time the batch is tried again. Only
     an error after the commit point ends the run, and the next one goes on."""
@@ -102,7 +99,7 @@ def test_faults_that_leave_the_process_of_the_driver_alive(
     # A batch gets faults of different kinds at different points: it meets them one after the other.
     over = 16 if every else 6
     plan = [*numbered(hangs, 1, len(hangs)), *numbered(others, 1 + len(hangs), over)]
-    undisturbed = calm(1 + len(hangs) + over + UNDISTURBED)
+    undisturbed = calm(BATCHES[every])
     settings = {"engine.deadline": f"{max(3.0, 2 * undisturbed.slowest):.0f} s", "state.timeout": "2 s"}
     ended, struck = list[str](), None
     with faults.planned(tmp_path / "faults", plan):
@@ -151,17 +148,13 @@ class Drivers:
 
 @sampled
 def test_faults_that_end_the_driver(
-    calm: Callable[[int], Finished],
-    tmp_path: Path,
-    chance: random.Random,
-    every: bool,
-    record_property: Record,
+    calm: Calm, tmp_path: Path, chance: random.Random, every: bool, record_property: Record
 ) -> None:
     """The next driver goes on: it publishes what was committed, and nothing of what was not."""
     kinds = [[point for point in POINTS if part(point) == kind] for kind in ("driver", "node", "task")]
     points = POINTS if every else [chance.choice(points) for points in kinds]
     plan = numbered([Fault(point, "crash", victim="driver") for point in points], 1, len(points))
-    undisturbed = calm(1 + len(plan) + UNDISTURBED).left
+    undisturbed = calm(BATCHES[every]).left
     folder, done = tmp_path / "struck", False
     with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 1) as drivers:
         while not done:
@@ -176,11 +169,7 @@ def test_faults_that_end_the_driver(
 
 @sampled
 def test_drivers_that_come_back_after_another_took_over(
-    calm: Callable[[int], Finished],
-    tmp_path: Path,
-    chance: random.Random,
-    every: bool,
-    record_property: Record,
+    calm: Calm, tmp_path: Path, chance: random.Random, every: bool, record_property: Record
 ) -> None:
     """One after the other is held, at each point that a driver passes, until the next one has moved on; the
     last one is frozen with all its processes until everything is done."""
@@ -189,7 +178,7 @@ def test_drivers_that_come_back_after_another_took_over(
         before = [point for point in points if point not in COMMITTED]
         points = [chance.choice(before), chance.choice(COMMITTED)]
     plan = numbered([Fault(point, "hang") for point in points], 1, len(points))
-    undisturbed = calm(9 + len(plan) + UNDISTURBED).left
+    undisturbed = calm(BATCHES[every]).left
     folder = tmp_path / "struck"
     with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 2) as drivers:
         held: Driver | None = None
