@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -90,8 +91,6 @@ def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
 
 def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
     """The rescale when it is over. Ctrl-C ends the watching, not the rescale."""
-    import sys
-
     from tidegate.view.progress import progress
     from tidegate.view.rescales import arrival, stage
 
