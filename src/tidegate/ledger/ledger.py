@@ -80,7 +80,9 @@ class Ledger:
         numbers = self._numbers()
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
-        entries = [number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry, self._disk)]
+        entries = [
+            number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry, self._disk)
+        ]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
         for number in numbers:
