@@ -46,10 +46,11 @@ class Spark:
     def cut(self, batch_id: int) -> tuple[int, int]:
         """From which row to which; decided and logged when it is first asked for."""
         if batch_id == len(self._ends):
-            fresh = self._world.rng.choice((0, 1, 3, 6))
-            self._ends.append(
-                self.input.one_of_each_key() if self._world.last_batch else self.input.more(fresh)
-            )
+            # At times much to begin with, so that later runs are compacted without the first one.
+            sizes = (0, 1, 3, 6) if batch_id else (3, 6, 400)
+            every = self._world.last_batch
+            more = self._world.rng.choice(sizes)
+            self._ends.append(self.input.one_of_each_key() if every else self.input.more(more))
         return self._ends[batch_id - 1] if batch_id else 0, self._ends[batch_id]
 
     def rows(self, batch_id: int) -> list[Row]:

@@ -36,6 +36,7 @@ class Weather:
         """Any: runs differ in what goes wrong as much as in when it does."""
         noise = rng.choice((0.0, 0.01, 0.03))
         doubled = rng.choice((0.0, 0.05, 0.2))
+        deaths = rng.choice((0.1, 0.4)) if rescales else 1.0  # Rescales come about only where drivers last.
         return cls(
             events=rng.choice((0.03, 0.06, 0.12)),
             kinds={
@@ -43,11 +44,11 @@ class Weather:
                 "deliver": rng.choice((2.0, 8.0)),
                 "straggle": 3.0,
                 "thread": 4.0,
-                "end_node": rng.choice((0.0, 1.0, 2.0)),
+                "end_node": deaths * rng.choice((0.0, 1.0, 2.0)),
                 "hang_node": rng.choice((0.0, 0.5)),
-                "end_driver": rng.choice((0.0, 0.5, 1.0)),
-                "take_over": rng.choice((0.0, 0.5, 1.0)),
-                "cut_power": rng.choice((0.0, 0.5, 1.0)),
+                "end_driver": deaths * rng.choice((0.0, 0.5, 1.0)),
+                "take_over": deaths * rng.choice((0.0, 0.5, 1.0)),
+                "cut_power": deaths * rng.choice((0.0, 0.5, 1.0)),
                 "fill_disk": rng.choice((0.0, 0.0, 0.3)),
                 "ask": 3.0 if rescales else 0.0,
             },

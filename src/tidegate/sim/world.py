@@ -70,6 +70,8 @@ class World:
         self.stragglers: list[Callable[[], object]] = []
         self._storage = _Away if rng.random() < 0.3 else Local
         self._batches = rng.randint(4, 9)
+        self._asks = 2 if rescales else 0
+        """For rescales, in calm weather."""
         self._stack: list[Process] = [Process("world")]
         self._drivers = 0
         self.known = -1
@@ -227,7 +229,7 @@ class World:
         for node in self._alive():
             node.hangs = False
         self._start(self.spark.committed + 1 + RETENTION + 2)
-        self.last_batch = True
+        self.last_batch, self._asks = True, 0
         self._start(self.spark.committed + 2)
         # What nobody needs is deleted by the next start at the latest.
         for node in self._alive():
@@ -237,6 +239,18 @@ class World:
         needed = {run.name for state in states for run in state.runs}
         left = set(self.storage().names()) - needed
         self.promise(not left, f"runs that nobody needs are left: {sorted(left)}")
+
+    def _spend_a_calm_moment(self) -> None:
+        """Between two batches: what is to be done in the background is done."""
+        while any(driver.threads for driver in self._drivers_here()):
+            self.thread()
+        for node in self._alive():
+            self._work(node)
+        if self._asks and self.rng.random() < 0.5:
+            self._asks -= 1
+            self.ask()
+        if self.rng.random() < 0.3:
+            self.end_node()  # Which must not end the driver.
 
     def _start(self, upto: int) -> None:
         """A driver, until it has so many batches behind it or fails."""
@@ -317,8 +331,8 @@ class World:
         self.promise(batch_id in self.sink.visible, f"batch {batch_id} is through and was not published")
         self.known = max(self.known, batch_id)
         self.counts["batches"] += 1
-        if self.calm and self.rng.random() < 0.3:
-            self.end_node()  # Which must not end the driver.
+        if self.calm:
+            self._spend_a_calm_moment()
 
     def _check_settled(self, driver: Driver) -> None:
         rescaler = driver.rescaler
