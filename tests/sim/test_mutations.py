@@ -27,8 +27,8 @@ from tidegate.state.log import compactor
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.storage import Local
-from tidegate.state.node.arrival import Received
 from tidegate.state.node.fence import Fence
+from tidegate.state.node.received import Received
 from tidegate.state.node.staging import Staging
 from tidegate.state.table.table import GONE, StateTable
 from tidegate.state.task.hot_keys import HotKeys

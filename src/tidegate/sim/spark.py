@@ -14,7 +14,8 @@ from tidegate.errors import TidegateError
 from tidegate.sim.workload import GRACE, TABLES, Input, Model, Output, Row, applied, hashed
 from tidegate.sinks.sink import Receipt
 from tidegate.sources.source import Seen
-from tidegate.state.task.state import Assignment, TaskState
+from tidegate.state.task.assignment import Assignment
+from tidegate.state.task.state import TaskState
 
 if TYPE_CHECKING:
     from tidegate.sim.world import World
