@@ -14,7 +14,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut
 from tidegate.rescale.model import STRATEGIES, Ask
 from tidegate.rescale.rescaler import Rescaler, RestartRequestedError
-from tidegate.run.recovery import route
+from tidegate.rescale.spread import resumed
 from tidegate.sim.nodes import Provider
 from tidegate.sim.process import Process, Sequential
 from tidegate.sim.spark import GRACES, SOURCE
@@ -58,7 +58,13 @@ class Driver(Process):
         garbage = Garbage(ledger, world.storage(), RETENTION)
         garbage.recover()
         pool = Sequential(world.rng)
-        planned = route(last, world.groups, nodes=world.first_nodes, parallelism=world.first_partitions)
+        planned = resumed(
+            last.route if last else None,
+            world.groups,
+            last.configured if last else None,
+            nodes=world.first_nodes,
+            partitions=world.first_partitions,
+        )
         provider = Provider(world, self, names_of(ledger.generation))
         provider.grow(max(planned.nodes) + 1)
         nodes = Nodes(
