@@ -227,5 +227,5 @@ def test_a_new_driver_may_begin_an_earlier_batch() -> None:
 
 
 def test_the_machine_needs_no_spark() -> None:
-    program = "import sys, tidegate.batch.protocol, tidegate.sim.protocol; sys.exit('pyspark' in sys.modules)"
+    program = "import sys, tidegate.batch.protocol, tidegate.sim.outcome; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

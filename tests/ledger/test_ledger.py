@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.disk import Disk
 from tidegate.errors import CheckpointError, FencedError
 from tidegate.ledger import ledger as module
 from tidegate.ledger.atomic import create
@@ -59,10 +60,10 @@ def test_a_driver_that_slept_in_the_middle_of_its_commit_is_fenced(
     old = driver(tmp_path)
     replaced: list[Ledger] = []
 
-    def late(path: Path, content: bytes) -> bool:
+    def late(path: Path, content: bytes, disk: Disk) -> bool:
         monkeypatch.undo()
         replaced.append(driver(tmp_path))
-        return create(path, content)
+        return create(path, content, disk)
 
     monkeypatch.setattr(module, "create", late)
     with pytest.raises(FencedError):

@@ -1,4 +1,4 @@
-"""`tidegate sim`: the decisions of a run under faults, by the thousand, without Spark."""
+"""`tidegate sim`: runs under simulated faults, by the thousand, without Spark."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="sim",
-    help="Simulate the decisions of a run under faults.",
+    help="Simulate runs under faults.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -28,35 +29,21 @@ _SECONDS_BETWEEN_LINES = 2.0
 _SHOWN = 3
 """Stories of failed runs that are told in full."""
 _FIGURES = {
-    "batches": "batches",
     "steps": "steps",
+    "batches": "batches",
     "drivers": "drivers started",
-    "driver crashes": "crashes of drivers",
-    "fenced": "fenced zombies",
-    "node crashes": "crashes of nodes",
+    "driver deaths": "deaths of drivers",
+    "zombies": "drivers held up while another took over",
+    "fenced": "of them fenced",
+    "nodes": "nodes started",
+    "node deaths": "deaths of nodes",
     "node hangs": "hangs of nodes",
-    "duplicates": "duplicates",
-    "reordered": "reorders",
-    "lost": "messages lost",
-    "late": "messages held up",
-    "task retries": "retries of tasks",
-    "speculations": "tasks run twice",
-    "calls again": "retries of calls",
-    "attempts again": "retries of batches",
-    "merges": "merges",
+    "power cuts": "power cuts",
+    "lost": "calls lost",
+    "late": "calls that came late or twice",
+    "stragglers": "tasks left behind",
+    "compactions": "compactions",
     "rescales": "rescales",
-    "collected": "runs collected",
-}
-_FIGURES_OF_RESCALES = {
-    **_FIGURES,
-    "rebalances": "of them rebalances",
-    "refused": "refused",
-    "given up": "given up",
-    "replaced": "replaced by another",
-    "settled": "settled",
-    "asked": "questions to old owners",
-    "chained": "of them passed on",
-    "unanswered": "left unanswered",
 }
 
 Seeds = Annotated[int, typer.Option(min=1, help="How many runs.")]
@@ -69,55 +56,55 @@ Json = Annotated[bool, typer.Option("--json", help="As one JSON object on stdout
 
 @app.callback()
 def sim() -> None:
-    """Simulate the decisions of a run under faults."""
+    """Simulate runs under faults."""
 
 
 @app.command()
 def protocol(
-    seeds: Seeds = 10_000,
+    seeds: Seeds = 2_000,
     start: Start = 0,
     jobs: Jobs = 2,
     seed: Seed = None,
     story: Story = False,
     json: Json = False,
 ) -> None:
-    """The batch protocol: drivers, nodes and tasks crash, hang, repeat themselves and overtake each other.
+    """Batches while drivers and nodes die, hang and come back, calls are lost, late and doubled, tasks are
+    left behind, and the power is cut.
 
-    Each run must end with the right state, and with each output once. Exit code 1 if one does not.
+    The real classes over a simulated network, disk and clock. Each run must end with the right state, and
+    with each output once. Exit code 1 if one does not.
     """
-    from tidegate.sim.protocol import simulate, simulate_many
-
-    _check_told(seed, story=story)
-    one = None if seed is None else simulate(seed, story=story)
-    tally = _told(one, story=story and not json) if one else _run(simulate_many, seeds, start, jobs)
-    _sum_up(tally, _FIGURES, json=json, told=story)
+    _simulate(seeds, start, jobs, seed, rescales=False, story=story, json=json)
 
 
 @app.command()
 def rescale(
-    seeds: Seeds = 5_000,
+    seeds: Seeds = 2_000,
     start: Start = 0,
     jobs: Jobs = 2,
     seed: Seed = None,
     story: Story = False,
     json: Json = False,
 ) -> None:
-    """Rescales: nodes come and go and state moves between them, while all goes wrong as in `protocol`.
+    """The same with rescales: nodes come and go and state moves between them.
 
-    Each run must end with the right state, and with each output once. No node may end on which another one
-    still depends, and no rescale may stay under way. Exit code 1 if one does not keep to this.
+    No rescale may stay under way once all is well again. Exit code 1 if a promise is broken.
     """
-    from tidegate.sim.rescale import simulate, simulate_many
-
-    _check_told(seed, story=story)
-    one = None if seed is None else simulate(seed, story=story)
-    tally = _told(one, story=story and not json) if one else _run(simulate_many, seeds, start, jobs)
-    _sum_up(tally, _FIGURES_OF_RESCALES, json=json, told=story)
+    _simulate(seeds, start, jobs, seed, rescales=True, story=story, json=json)
 
 
-def _check_told(seed: int | None, *, story: bool) -> None:
+def _simulate(
+    seeds: int, start: int, jobs: int, seed: int | None, *, rescales: bool, story: bool, json: bool
+) -> None:
+    from tidegate.sim.outcome import simulate, simulate_many
+
     if story and seed is None:
         raise typer.BadParameter("--story needs --seed: it tells one run", param_hint="--story")
+    if seed is not None:
+        tally = _told(simulate(seed, rescales=rescales, story=story), story=story and not json)
+    else:
+        tally = _run(partial(simulate_many, rescales=rescales), seeds, start, jobs)
+    _sum_up(tally, json=json, told=story)
 
 
 def _told(outcome: Outcome, *, story: bool) -> Tally:
@@ -139,25 +126,25 @@ def _run(simulate_many: Callable[..., Iterator[Tally]], seeds: int, start: int, 
     return tally
 
 
-def _sum_up(tally: Tally, figures: dict[str, str], *, json: bool, told: bool) -> None:
+def _sum_up(tally: Tally, *, json: bool, told: bool) -> None:
     if json:
-        typer.echo(jsonlib.dumps(_as_json(tally, figures), indent=2))
+        typer.echo(jsonlib.dumps(_as_json(tally), indent=2))
     else:
-        _show(tally, figures, told=told)
+        _show(tally, told=told)
     if tally.failures:
         raise typer.Exit(1)
 
 
-def _as_json(tally: Tally, figures: dict[str, str]) -> dict[str, object]:
+def _as_json(tally: Tally) -> dict[str, object]:
     failures = [
         {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
         for failure in tally.failures
     ]
-    counts = {name.replace(" ", "_"): tally.counts[name] for name in figures}
+    counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
     return {"runs": tally.runs, **counts, "failures": failures}
 
 
-def _show(tally: Tally, figures: dict[str, str], *, told: bool) -> None:
+def _show(tally: Tally, *, told: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -170,7 +157,7 @@ def _show(tally: Tally, figures: dict[str, str], *, told: bool) -> None:
     table.add_column()
     table.add_column(justify="right")
     table.add_row("runs", f"{tally.runs:,}")
-    for name, label in figures.items():
+    for name, label in _FIGURES.items():
         table.add_row(label, f"{tally.counts[name]:,}")
     failed = len(tally.failures)
     table.add_row("failed", f"{failed:,}", style="red" if failed else "green")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from tidegate.disk import DISK, Disk
 from tidegate.errors import CheckpointError, FencedError
 from tidegate.ledger.atomic import create
 from tidegate.ledger.records import Entry, Generation, decode, encode, is_entry
@@ -22,8 +23,9 @@ T = TypeVar("T")
 class Ledger:
     """The ledger in a folder. Reading it disturbs nobody; `take_over` shuts older drivers out."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk = DISK) -> None:
         self._folder = folder
+        self._disk = disk
         self._next = 0
         self.generation = 0
         self.last: Entry | None = None
@@ -69,7 +71,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """The committed batches that are still on record, newest first."""
         for number in reversed(self._numbers()):
-            record = _read(self._path(number), decode)
+            record = _read(self._path(number), decode, self._disk)
             if isinstance(record, Entry):
                 yield record
 
@@ -78,32 +80,34 @@ class Ledger:
         numbers = self._numbers()
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
-        entries = [number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry)]
+        entries = [
+            number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry, self._disk)
+        ]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
         for number in numbers:
             if number < entries[-keep]:
-                self._path(number).unlink(missing_ok=True)
+                self._disk.remove(self._path(number))
 
     def _create(self, record: Entry | Generation) -> bool:
-        if not create(self._path(self._next), encode(record)):
+        if not create(self._path(self._next), encode(record), self._disk):
             return False
         # A number may be free because its record was forgotten; then the one before it was forgotten first.
-        if self._next and not self._path(self._next - 1).exists():
-            self._path(self._next).unlink(missing_ok=True)
+        if self._next and not self._disk.exists(self._path(self._next - 1)):
+            self._disk.remove(self._path(self._next))
             return False
         self._next += 1
         return True
 
     def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in _records(self._folder))
+        return sorted(int(path.stem) for path in _records(self._folder, self._disk))
 
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
         end = max(self._numbers(), default=-1) + 1
         found_generation = False
         for number in reversed(range(self._next, end)):
-            record = _read(self._path(number), decode)
+            record = _read(self._path(number), decode, self._disk)
             if isinstance(record, Entry):
                 # Whoever wrote it had taken a generation before, so nothing newer lies further down.
                 self.generation = max(self.generation, record.generation)
@@ -138,16 +142,17 @@ def start_with(folder: Path, entry: Entry) -> None:
     create(_path(folder, 0), encode(entry))
 
 
-def _records(folder: Path) -> list[Path]:
-    return [path for path in folder.glob("*.json") if path.stem.isdigit()]
+def _records(folder: Path, disk: Disk = DISK) -> list[Path]:
+    paths = (folder / name for name in disk.names(folder))
+    return [path for path in paths if path.suffix == ".json" and path.stem.isdigit()]
 
 
 def _path(folder: Path, number: int) -> Path:
     return folder / f"{number:012d}.json"
 
 
-def _read(path: Path, parse: Callable[[bytes], T]) -> T:
+def _read(path: Path, parse: Callable[[bytes], T], disk: Disk = DISK) -> T:
     try:
-        return parse(path.read_bytes())
+        return parse(disk.read(path))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"the ledger's record {path} cannot be read: {error}") from error

@@ -20,7 +20,7 @@ from tidegate.rescale.model import Ask, MoveLine, PlanView, Rescale, RescalePhas
 from tidegate.rescale.pace import Pace
 from tidegate.rescale.route import Route, moves
 from tidegate.rescale.spread import rebalanced, respread, share
-from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.fleet.nodes import Nodes, in_background
 from tidegate.state.table.keys import show_groups
 from tidegate.units import size
 
@@ -28,11 +28,6 @@ log = logging.getLogger(__name__)
 
 _LEAST = 256 << 10
 """Bytes that come over in the background during a batch however busy the machine is: it has to end."""
-
-
-def in_background(work: Callable[[], None]) -> None:
-    """In a thread of its own, which does not keep the process alive."""
-    threading.Thread(target=work, name="rescale", daemon=True).start()
 
 
 class RestartRequestedError(Exception):

@@ -41,6 +41,18 @@ def share(route: Route, load: Load) -> tuple[float, ...]:
     return tuple((np.bincount(route.owners, weights) / weights.sum()).tolist())
 
 
+def resumed(
+    last: Route | None, groups: int, configured: tuple[int, int] | None, *, nodes: int, partitions: int
+) -> Route:
+    """The route that a run begins with: that of the last batch, since a rescale outlives a restart; spread
+    anew when other numbers of nodes and partitions are configured than were then."""
+    if last is None:
+        return Route.even(groups, nodes=nodes, partitions=partitions)
+    if configured in (None, (nodes, partitions)):
+        return last
+    return respread(last, nodes=min(nodes, groups), partitions=partitions)
+
+
 def respread(route: Route, *, nodes: int, partitions: int, load: Load | None = None) -> Route:
     """The next route, on nodes 0 to `nodes` - 1; the same route if it is that already.
 

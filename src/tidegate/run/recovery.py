@@ -11,8 +11,7 @@ from tidegate.config import Config
 from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
-from tidegate.rescale.route import Route
-from tidegate.rescale.spread import respread
+from tidegate.rescale.spread import resumed
 from tidegate.run import checkpoint
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.nodes import Nodes, names_of
@@ -82,8 +81,14 @@ def start(
     storage = open_storage(log.place)
     garbage = Garbage(ledger, storage, config.state.retention)
     garbage.recover()
-    settings = config.state
-    planned = route(ledger.last, found.groups, nodes=settings.nodes, parallelism=parallelism)
+    settings, last = config.state, ledger.last
+    planned = resumed(
+        last.route if last else None,
+        found.groups,
+        last.configured if last else None,
+        nodes=settings.nodes,
+        partitions=parallelism,
+    )
     redis = {"url": settings.redis, "prefix": f"tidegate:{pipeline}:{log.id}"}
     provider = LocalNodes(
         max(planned.nodes) + 1,
@@ -101,16 +106,6 @@ def start(
     peers = _by_peers(config, storage)
     nodes = Nodes(settings, provider=provider, pipeline=pipeline, base=found, route=planned, peers=peers)
     return nodes, garbage
-
-
-def route(last: Entry | None, groups: int, *, nodes: int, parallelism: int) -> Route:
-    """The route to resume with: that of the last batch, since a rescale outlives a restart; spread anew when
-    the configuration asks for another size than it did in the run before."""
-    if last is None or last.route is None:
-        return Route.even(groups, nodes=nodes, partitions=parallelism)
-    if last.configured in (None, (nodes, parallelism)):
-        return last.route
-    return respread(last.route, nodes=min(nodes, groups), partitions=parallelism)
 
 
 def _by_peers(config: Config, storage: Storage) -> bool:

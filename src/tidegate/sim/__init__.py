@@ -1,1 +1,1 @@
-"""Seeded simulation: the same decisions as in a real run, under faults by the thousand."""
+"""The real classes of a run over a simulated network, disk and clock, under faults, by the seed."""

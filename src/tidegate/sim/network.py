@@ -1,99 +1,158 @@
-"""Calls on their way: lost, held up, doubled and overtaken as the dice say."""
+"""Calls to nodes: lost before or after they are carried out, delayed, repeated and overtaken."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, field
-from random import Random
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tidegate.batch.ticket import Ticket
-from tidegate.errors import NodeError
-from tidegate.sim.weather import Weather
+from tidegate.errors import NodeError, StateError, TidegateError
+from tidegate.state.log.manifest import StateManifest
+from tidegate.state.node.rwlock import ReadWriteLock
+from tidegate.state.table.keys import Groups
+from tidegate.state.wire.commands import Begin
 
 if TYPE_CHECKING:
-    from tidegate.sim.node import Node
+    from tidegate.sim.nodes import Node
+    from tidegate.sim.world import World
+
+_CHANGING = ("begin", "stage", "prepare", "commit", "release")
 
 
-class Caller(Protocol):
-    """Whoever waits for an answer: a driver or a task."""
-
-    def answered(self, call: Call, answer: object) -> None:
-        """Take the answer, or the error in its place."""
+class WouldBlockError(BaseException):
+    """A request would wait for another one at the same node."""
 
 
-@dataclass(eq=False, slots=True)
-class Call:
-    """A request to a node, and whether its caller still waits."""
+class Lock(ReadWriteLock):
+    """There is one thread, so nobody can wait: whoever would is sent away."""
 
-    caller: Caller
-    node: Node
-    action: str
-    ticket: Ticket
-    body: tuple[Any, ...] = ()
-    done: bool = field(default=False)
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        if self._exclusive:
+            raise WouldBlockError
+        self._readers += 1
+        try:
+            yield
+        finally:
+            self._readers -= 1
 
-    def __str__(self) -> str:
-        return f"{self.action} for {self.ticket} on {self.node}"
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        if self._exclusive or self._readers:
+            raise WouldBlockError
+        self._exclusive = True
+        try:
+            yield
+        finally:
+            self._exclusive = False
+
+    def busy(self) -> float:
+        return 0.0
 
 
-Message: TypeAlias = tuple[Literal["request", "answer", "timeout"], Call, object]
+@dataclass(frozen=True, slots=True)
+class Message:
+    address: str
+    method: str
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+
+class Client:
+    """A node as `NodeClient` shows it."""
+
+    def __init__(self, network: Network, address: str) -> None:
+        self.address = address
+        self._network = network
+
+    def begin(
+        self,
+        ticket: Ticket,
+        manifest: StateManifest,
+        groups: Groups,
+        watermark: int | None,
+        *,
+        origins: Mapping[str, Groups] | None = None,
+        budget: int = 0,
+        urgent: bool = False,
+    ) -> None:
+        command = Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent)
+        self._network.call(Message(self.address, "begin", (command,), {}))
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        return partial(self._send, method)
+
+    def _send(self, method: str, *args: Any, **named: Any) -> Any:
+        return self._network.call(Message(self.address, method, args, named))
 
 
 class Network:
-    """Messages in any order."""
+    """Who listens where, and what is under way."""
 
-    def __init__(self, rng: Random, counts: Counter[str], weather: Weather) -> None:
-        self._rng = rng
-        self._counts = counts
-        self.weather = weather
-        self.bag: list[Message] = []
+    def __init__(self, world: World) -> None:
+        self.listening: dict[str, Node] = {}
         self.late: list[Message] = []
-        """Held up for long: past the end of an attempt, a batch, a driver."""
+        self._world = world
 
-    def send(self, call: Call) -> None:
-        self._post(("request", call, None))
+    def call(self, message: Message) -> Any:
+        """A request and its answer; NodeError when it or its answer does not come through."""
+        world, weather = self._world, self._world.weather
+        world.step()
+        if world.strikes(weather.lost):
+            raise self._lost(message, "is lost")
+        if world.strikes(weather.late):
+            self._delay(message)
+            raise self._lost(message, "is held up")
+        if world.strikes(weather.doubled):
+            world.tell(f"{message.method} to {message.address} is doubled")
+            self._delay(message)
+        answer = self.deliver(message)
+        world.check_alive()
+        if world.strikes(weather.unanswered):
+            raise self._lost(message, "is carried out, but its answer is lost")
+        return answer
 
-    def answer(self, call: Call, answer: object) -> None:
-        self._post(("answer", call, answer))
+    def deliver(self, message: Message) -> Any:
+        node = self.listening.get(message.address)
+        if node is None or node.dead:
+            raise _away(message.address, "nobody listens there")
+        if node.hangs:
+            self._delay(message)
+            raise _away(message.address, "it hangs")
+        try:
+            with self._world.acting(node):
+                return getattr(node.state, message.method)(*message.args, **message.named)
+        except WouldBlockError:
+            self._delay(message)
+            raise _away(message.address, "it does not answer in time") from None
+        except self._world.died:
+            raise _away(message.address, "it has died") from None
+        except TidegateError:
+            raise
+        except OSError as error:
+            raise StateError(f"the node could not do it: {error}") from error
 
-    def lose(self, call: Call) -> None:
-        """The caller waits in vain, and gives up after a while."""
-        self._counts["lost"] += 1
-        self.bag.append(("timeout", call, NodeError("no answer in time", node=str(call.node))))
+    def deliver_late(self) -> None:
+        """One of those that were held up or doubled; nobody waits for an answer."""
+        message = self.late.pop(self._world.rng.randrange(len(self.late)))
+        try:
+            self.deliver(message)
+            self._world.tell(f"late {message.method} arrives at {message.address}")
+        except TidegateError as error:
+            self._world.tell(f"late {message.method} is refused by {message.address}: {error}")
 
-    def hold(self, message: Message) -> None:
-        self._counts["late"] += 1
-        self.late.append(message)
+    def _delay(self, message: Message) -> None:
+        if message.method in _CHANGING:
+            self.late.append(message)
 
-    def release(self) -> None:
-        """Something that was held up arrives after all."""
-        self.bag.append(self.late.pop(self._rng.randrange(len(self.late))))
+    def _lost(self, message: Message, fate: str) -> NodeError:
+        self._world.tell(f"{message.method} to {message.address} {fate}")
+        self._world.counts["lost"] += 1
+        return _away(message.address, fate)
 
-    def reconnect(self, node: Node) -> None:
-        """What was held up on the way to a node arrives at once."""
-        self.bag += [message for message in self.late if message[1].node is node]
-        self.late = [message for message in self.late if message[1].node is not node]
 
-    def take(self) -> Message:
-        """Any message that is on its way."""
-        index = self._rng.randrange(len(self.bag))
-        self._counts["reordered"] += index > 0
-        return self.bag.pop(index)
-
-    def _post(self, message: Message) -> None:
-        if self._rng.random() >= self.weather.noise:
-            self.bag.append(message)
-            return
-        fate = self._rng.random() - self.weather.lost
-        if fate < 0:
-            self.lose(message[1])
-        elif fate < self.weather.doubled:
-            self._counts["duplicates"] += 1
-            self.bag.append(message)
-            (self.late if self._rng.random() < 0.5 else self.bag).append(message)
-        elif self._rng.random() < 0.7:
-            self.hold(message)
-        else:  # The caller loses patience, though the message is on its way.
-            self.bag.append(message)
-            self.lose(message[1])
+def _away(address: str, why: str) -> NodeError:
+    return NodeError(f"the node at {address} does not answer: {why}", node=address)

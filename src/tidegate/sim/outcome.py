@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
+import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
-from tidegate.sim.durable import PromiseError
+from tidegate.sim.process import PromiseError
 from tidegate.sim.world import World
 
-_CHUNK = 50
+_CHUNK = 20
 """Seeds that a process works on before it reports."""
 
 
@@ -56,32 +59,30 @@ class Tally:
             self.failures.append(outcome)
 
 
-def outcome_of(world: World, command: str, seed: int, *, story: bool) -> Outcome:
-    """Let a world run to its end."""
+def simulate(seed: int, *, rescales: bool, story: bool = False) -> Outcome:
+    """One run. The same seed gives the same run, on any machine."""
+    world = World(seed, rescales=rescales, whole_story=story)
     problem = None
+    before = logging.root.manager.disable
+    logging.disable()  # What goes wrong here is no news.
     try:
         world.run()
     except PromiseError as violation:
         problem = str(violation)
     except Exception as error:  # The machinery under test may fail in any way; that is a finding, too.
         problem = f"{type(error).__name__}: {error}"
-    counts = Counter(world.counts)
-    counts["batches"] = len(world.durable.done)
-    counts["steps"] = world.steps
+        world.tell(traceback.format_exc())
+    finally:
+        logging.disable(before)
+    counts = Counter({**world.counts, "steps": world.steps})
     told = tuple(world.story) if story or problem is not None else ()
-    return Outcome(command, seed, world.steps, counts, problem, told)
+    return Outcome("rescale" if rescales else "protocol", seed, world.steps, counts, problem, told)
 
 
-def tally_of(outcomes: Iterable[Outcome]) -> Tally:
-    tally = Tally()
-    for outcome in outcomes:
-        tally.count(outcome)
-    return tally
-
-
-def shared_out(work: Callable[[Sequence[int]], Tally], seeds: range, *, jobs: int) -> Iterator[Tally]:
-    """Have seeds worked on in `jobs` processes; yields what was added since, in the order of the seeds."""
+def simulate_many(seeds: range, *, rescales: bool, jobs: int) -> Iterator[Tally]:
+    """One run for each seed, in `jobs` processes; yields what was added since, in the order of the seeds."""
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
+    work = partial(_simulate_all, rescales=rescales)
     if jobs == 1:
         yield from map(work, chunks)
         return
@@ -92,3 +93,14 @@ def shared_out(work: Callable[[Sequence[int]], Tally], seeds: range, *, jobs: in
         except GeneratorExit:
             pool.shutdown(cancel_futures=True)
             raise
+
+
+def _simulate_all(seeds: Sequence[int], *, rescales: bool) -> Tally:
+    return tally_of(simulate(seed, rescales=rescales) for seed in seeds)
+
+
+def tally_of(outcomes: Iterable[Outcome]) -> Tally:
+    tally = Tally()
+    for outcome in outcomes:
+        tally.count(outcome)
+    return tally

@@ -1,85 +1,138 @@
-"""What goes into a simulated pipeline, and what must come out: two running sums, each keyed otherwise."""
+"""What goes into a simulated pipeline, and what must come out: one keyed step with a sum and a buffer.
+
+A row has a key, a value and an event time. The step adds values up by key; a sum that four divides is
+forgotten, so that tombstones come about. It also keeps each row for a while, and hands it on when the
+watermark says that its time is over. `applied` does that with state as tasks have it; `Model` says, with
+plain dicts and none of the machinery, what must come of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from random import Random
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-Rows: TypeAlias = tuple[tuple[int, int], ...]
-"""Key and value."""
-State: TypeAlias = dict[tuple[str, int], int]
-"""Table and key -> value."""
+import pyarrow as pa
 
-FIRST, SECOND = "sum-1", "sum-2"
-TABLES = (FIRST, SECOND)
+from tidegate.batch.time import Time
+from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
+from tidegate.state.task.state import TaskState
 
+SECOND = 1_000_000
+GRACE = 5.0
+_KEPT = 20 * SECOND
+"""How long the buffer keeps a row."""
+_FORGOTTEN = 4
+KEYS = 22
+_HASHES = 18
+"""Fewer than keys, so that some share one."""
 
-def group_of(table: str, key: int, count: int) -> int:
-    """The key group; the second table spreads its keys otherwise."""
-    return (key if table == FIRST else 5 * key + 3) % count
-
-
-def apply(
-    state: Mapping[int, int], rows: Iterable[tuple[int, int]], blind: frozenset[int] = frozenset()
-) -> dict[int, int]:
-    """A running sum: the new value of every key that the rows touch. Of `blind` keys it is the largest value,
-    for which nobody has to know the one before."""
-    sums: dict[int, int] = {}
-    for key, value in rows:
-        if key in blind:
-            sums[key] = max(value, sums.get(key, value))
-        else:
-            sums[key] = sums.get(key, state.get(key, 0)) + value
-    return sums
+_KEY = pa.schema([pa.field("key", pa.int64(), False)])
+SUMS = StateTable("sum", "value", _KEY, pa.schema([pa.field("total", pa.int64())]))
+ROWS = StateTable("sum.rows", "buffer", _KEY, pa.schema([pa.field("value", pa.int64())]))
+TABLES = (SUMS, ROWS)
 
 
-def rekeyed(rows: Iterable[tuple[int, int]]) -> Rows:
-    """What the first step hands to the second."""
-    return tuple((key * 3 % 7, total) for key, total in rows)
+class Row(NamedTuple):
+    key: int
+    value: int
+    at: int
+    """Microseconds."""
 
 
-class Workload:
-    """Input, state and output of every batch, worked out without any of the machinery."""
+Output: TypeAlias = list[tuple[Any, ...]]
 
-    def __init__(
-        self,
-        rng: Random,
-        *,
-        batches: tuple[int, int] = (3, 6),
-        groups: Sequence[int] = (4, 8),
-        keys: int = 10,
-        blind: frozenset[int] = frozenset(),
-    ) -> None:
-        """From as many batches to as many; one of these numbers of key groups; keys of the first step."""
-        self.batches = rng.randint(*batches)
-        self.groups = rng.choice(groups)
-        self.blind = blind
-        self.input: list[Rows] = []
-        self.output: list[Rows] = []
-        self._states: list[State] = [{}]
-        for _ in range(self.batches):
-            rows = tuple((rng.randrange(keys), rng.randint(1, 99)) for _ in range(rng.randint(1, 7)))
-            state = dict(self._states[-1])
-            for table in TABLES:
-                before = {key: value for (name, key), value in state.items() if name == table}
-                sums = apply(before, rows, blind)
-                state.update({(table, key): total for key, total in sums.items()})
-                done = tuple(sorted(sums.items()))
-                self.input.append(rows) if table == FIRST else self.output.append(done)
-                rows = rekeyed(done)
-            self._states.append(state)
 
-    def state(self, batch_id: int) -> State:
-        """The state after a batch; -1 for the one before the first."""
-        return self._states[batch_id + 1]
+def hashed(key: int) -> int:
+    return (key % _HASHES * 0x9E3779B97F4A7C15 + 0x1234567) % 2**64
 
-    def part(
-        self, batch_id: int, table: str, groups: frozenset[int], keys: frozenset[int] | None = None
-    ) -> dict[int, int]:
-        """What a table holds of some key groups after a batch, of all keys or of these."""
-        return {
-            key: value
-            for (name, key), value in self.state(batch_id).items()
-            if name == table and group_of(table, key, self.groups) in groups and (keys is None or key in keys)
-        }
+
+class Input:
+    """The rows of a source, in their order, the same for the same seed."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self.rows: list[Row] = []
+
+    def more(self, count: int) -> int:
+        """Have so many more rows; how many there are then."""
+        for _ in range(count):
+            at = 10 + len(self.rows) + self._rng.randint(-9, 5)
+            self.rows.append(Row(self._rng.randrange(KEYS), self._rng.randint(1, 9), at * SECOND))
+        return len(self.rows)
+
+    def one_of_each_key(self) -> int:
+        at = (10 + len(self.rows)) * SECOND
+        self.rows += [Row(key, 1, at) for key in range(KEYS)]
+        return len(self.rows)
+
+
+def applied(rows: Sequence[Row], state: TaskState, time: Time) -> tuple[Output, int]:
+    """The step, in one task: its output, and how many rows were late."""
+    keys = sorted({row.key for row in rows})
+    probes = pa.table({HASH: list(map(hashed, keys)), "key": keys}, TABLES[0].probes)
+    totals, waiting = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
+    if keys:
+        found = state.get(SUMS, probes)
+        totals |= {keys[probe]: total for probe, total in zip(*_lists(found, PROBE, "total"), strict=True)}
+        for probe in _lists(state.get(ROWS, probes), PROBE)[0]:
+            waiting[keys[probe]] += 1
+    due: Output = []
+    if time.watermark is not None:
+        over = state.due(ROWS, time.watermark)
+        due = [("over", key, value) for key, value in zip(*_lists(over, "key", "value"), strict=True)]
+    for row in rows:
+        totals[row.key] += row.value
+    gone = [totals[key] % _FORGOTTEN == 0 for key in keys]
+    hashes = list(map(hashed, keys))
+    columns = [hashes, [NEVER] * len(keys), gone, keys, [totals[key] for key in keys]]
+    state.put(SUMS, pa.table(columns, SUMS.written))
+    kept = [row for row in rows if time.watermark is None or row.at + _KEPT > time.watermark]
+    columns = [
+        [hashed(row.key) for row in kept],
+        [row.at + _KEPT for row in kept],
+        [row.key for row in kept],
+        [row.value for row in kept],
+    ]
+    state.put(ROWS, pa.table(columns, ROWS.written))
+    return [*(("sum", key, totals[key], waiting[key]) for key in keys), *due], len(rows) - len(kept)
+
+
+def _lists(rows: pa.Table, *names: str) -> list[list[Any]]:
+    return [rows[name].to_pylist() for name in names]
+
+
+@dataclass
+class Model:
+    """What must be there after a batch, and what it must have put out."""
+
+    sums: dict[int, int] = field(default_factory=dict)
+    kept: tuple[tuple[int, int, int], ...] = ()
+    """Key, value and when it is due."""
+    newest: int | None = None
+    watermark: int | None = None
+    output: Output = field(default_factory=list)
+
+    def after(self, rows: Iterable[Row]) -> Model:
+        rows = list(rows)
+        watermark = self.newest - round(GRACE * SECOND) if self.newest is not None else None
+        sums = dict(self.sums)
+        output: Output = []
+        for key in sorted({row.key for row in rows}):
+            total = sums.pop(key, 0) + sum(row.value for row in rows if row.key == key)
+            output.append(("sum", key, total, sum(1 for kept in self.kept if kept[0] == key)))
+            if total % _FORGOTTEN:
+                sums[key] = total
+        kept = self.kept + tuple((row.key, row.value, row.at + _KEPT) for row in rows)
+        if watermark is not None:
+            output += [("over", key, value) for key, value, due in self.kept if due <= watermark]
+            kept = tuple(each for each in kept if each[2] > watermark)
+        newest = max(
+            (*(row.at for row in rows), *(() if self.newest is None else (self.newest,))), default=None
+        )
+        return Model(sums, kept, newest, watermark, sorted(output))
+
+    @property
+    def state(self) -> tuple[list[tuple[int, int]], list[tuple[int, int, int]]]:
+        return sorted(self.sums.items()), sorted(self.kept)

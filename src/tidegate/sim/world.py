@@ -1,368 +1,366 @@
-"""Drivers, nodes, tasks and messages at once: one small move after the other, as one random number says."""
+"""Drivers, nodes, tasks, a network and a disk in one thread, decided by one seed.
+
+Whenever a process is about to do something to the world outside of it, others may act first (`step`): an
+older message arrives, a node compacts, somebody dies, another driver takes over and works while this one is
+held up. So calls nest, and whoever is further down in the stack is waiting.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from collections import Counter, deque
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from random import Random
-from typing import ClassVar, Protocol
+from typing import Any
 
-from tidegate.batch.protocol import BatchProtocol
-from tidegate.errors import NodeError, StateError, TidegateError
-from tidegate.rescale.migration import Migration
-from tidegate.sim.driver import Driver
-from tidegate.sim.durable import Durable, Entry, PromiseError, check
-from tidegate.sim.job import Job, Task
-from tidegate.sim.network import Call, Message, Network
-from tidegate.sim.node import Node
+from tidegate.errors import FencedError, TidegateError
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
+from tidegate.sim.disk import SimDisk
+from tidegate.sim.driver import RETENTION, Driver
+from tidegate.sim.network import Client, Network, WouldBlockError
+from tidegate.sim.nodes import Node
+from tidegate.sim.process import DiedError, Process, PromiseError
+from tidegate.sim.spark import JobError, Sink, Spark
 from tidegate.sim.weather import Weather
-from tidegate.sim.workload import Rows, Workload
+from tidegate.sim.workload import ROWS, SUMS
+from tidegate.state.log.storage import Local, Storage
+from tidegate.state.node.shard import Shard
+from tidegate.state.table.table import DUE
 
-_REMEMBERED = 40
-_DRIVERS = 4
-_RARE = ("begin", "prepare", "commit", "abort")
-
-
-@dataclass(frozen=True, slots=True)
-class Cast:
-    """Who plays; a test puts a broken one in."""
-
-    protocol: type[BatchProtocol] = BatchProtocol
-    node: type[Node] = Node
-    driver: type[Driver] = Driver
-    durable: type[Durable] = Durable
-    migration: type[Migration] = Migration
+_STARTS = 14
+_STEPS = 3000
+_DEEPEST = 8
+_DRIVERS = 3
+"""At once: all but the newest are held up."""
+_TOLD = 60
 
 
-class Actor(Protocol):
-    """Who else may make a move."""
+class _Away(Local):
+    """A log that cannot be mapped into memory, as an object store."""
 
-    def step(self) -> None: ...
+    mapped = False
 
 
 class World:
-    """One run, decided by its seed alone.
+    """One run, decided by its seed alone."""
 
-    Faults strike until all batches but one are committed, or for a number of steps; then everything has to
-    come to a good end.
-    """
+    died = DiedError
 
-    noisy_steps: ClassVar[int] = 3_000
-    quiet_steps: ClassVar[int] = 6_000
-    calm_batches: ClassVar[int] = 1
-
-    def __init__(
-        self, seed: int, *, cast: Cast, weather: Weather | None = None, whole_story: bool = False
-    ) -> None:
+    def __init__(self, seed: int, *, rescales: bool, whole_story: bool = False) -> None:
         self.rng = rng = Random(seed)
-        self.cast = cast
-        self.counts: Counter[str] = Counter()
-        self.durable = cast.durable(self.workload(rng))
-        self.weather = weather or self.drawn(rng)
-        self.network = Network(rng, self.counts, self.weather)
-        self.tries = rng.choice((2, 3, 5))
-        self.retention = rng.choice((2, 3))
-        self.tasks: list[Task] = []
+        self.weather = Weather.drawn(rng, rescales=rescales)
+        self.calm = self.last_batch = False
         self.steps = 0
-        self.noisy = True
-        self._nodes: dict[int, Node] = {}
-        self._addresses: list[Node] = []
-        self._drivers: list[Driver] = []
-        self._started = 0
-        self._story: deque[tuple[int, str, tuple[object, ...]]] = deque(
-            maxlen=None if whole_story else _REMEMBERED
-        )
+        self.counts: Counter[str] = Counter()
+        self.story: deque[str] = deque(maxlen=None if whole_story else _TOLD)
+        self.groups = rng.choice((4, 8, 16))
+        self.first_nodes, self.first_partitions = rng.randint(1, 3), rng.randint(1, 4)
+        self.peers = rng.random() < 0.7
+        self.ledger_folder, self.log_folder = Path("/checkpoint/ledger"), Path("/checkpoint/state")
+        self.scratch = Path("/nowhere")
+        self.disk = SimDisk(rng, lambda _: self.step())
+        self.network = Network(self)
+        self.spark = Spark(self)
+        self.sink = Sink(self)
+        self.stragglers: list[Callable[[], object]] = []
+        self._storage = _Away if rng.random() < 0.3 else Local
+        self._batches = rng.randint(4, 9)
+        self._asks = 2 if rescales else 0
+        """For rescales, in calm weather."""
+        self._stack: list[Process] = [Process("world")]
+        self._drivers = 0
+        self.known = -1
+        """The last batch that somebody has seen committed."""
 
-    @property
-    def story(self) -> list[str]:
-        """The latest moves."""
-        return [f"{step:5d}  {text.format(*map(_brief, facts))}" for step, text, facts in self._story]
+    # What processes use
 
-    def tell(self, text: str, *facts: object) -> None:
-        self._story.append((self.steps, text, facts))
+    def storage(self) -> Storage:
+        return self._storage(self.log_folder, self.disk)
 
-    def run(self) -> None:
-        """To the end; raises a PromiseError when a promise is broken."""
-        while not self._over:
-            self.steps += 1
-            bound = self.noisy_steps + self.quiet_steps
-            check(self.steps < bound, "all batches are committed in bounded time")
-            if self.noisy and (self._nearly_done or self.steps > self.noisy_steps):
-                self._calm_down()
-            self._step()
-        self._check_end()
+    def connect(self, address: str) -> Any:
+        return Client(self.network, address)
 
-    def workload(self, rng: Random) -> Workload:
-        return Workload(rng)
+    def clock(self) -> float:
+        return float(self.steps)
 
-    def drawn(self, rng: Random) -> Weather:
-        return Weather.drawn(rng)
+    def sleep(self, seconds: float) -> None:
+        """Others go on meanwhile."""
+        self.step()
+        for node in self._alive():
+            self._work(node)
+        self.check_alive()
 
-    def wanted(self, rows: Rows) -> frozenset[int] | None:
-        """The keys that a task reads for some rows; None for all that there are."""
-        return None
+    @contextmanager
+    def acting(self, process: Process) -> Iterator[None]:
+        self._stack.append(process)
+        try:
+            yield
+        finally:
+            self._stack.pop()
 
-    def others(self) -> Sequence[Actor]:
-        """Who may make a move beside drivers, tasks and messages."""
-        return ()
+    def step(self) -> None:
+        """Before the current process does something: something else may happen first."""
+        self.steps += 1
+        self.check_alive()
+        if len(self._stack) < _DEEPEST and self.rng.random() < self.weather.events:
+            kinds = self.weather.kinds
+            (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
+            getattr(self, kind)()
+            self.check_alive()
 
-    def risk(self, driver: Driver) -> float:
-        """How likely a driver stops or sleeps after a move."""
-        return self.weather.faults
+    def check_alive(self) -> None:
+        if self._stack[-1].dead:
+            raise DiedError
 
     def strikes(self, chance: float) -> bool:
-        """Whether an oddity of a Spark job happens now."""
-        return self.rng.random() < chance * self.weather.oddities
+        return chance > 0 and self.rng.random() < chance
 
-    def node(self, name: int) -> Node:
-        """Where a node is now."""
-        return self._nodes[name] if name in self._nodes else self._place(name)
+    def tell(self, what: str) -> None:
+        self.story.append(f"{self.steps:5} {'  ' * (len(self._stack) - 1)}{what}")
 
-    def look_after(self, name: int) -> None:
-        """Replace a node that is dead, or seems so: the one that hangs may come back elsewhere."""
-        node = self.node(name)
-        if node.alive and not (node.hung and self.rng.random() < 0.5):
+    def kill(self, process: Process, fate: str) -> None:
+        if process.dead:
             return
-        if not node.alive and self.rng.random() < 0.5:
-            node.restart()
-            self.tell("{} is started again", node)
-        else:
-            self._place(name)
-            self.tell("{} is replaced", node)
+        process.dead = True
+        self.tell(f"{process.name} {fate}")
+        if isinstance(process, Driver):  # Its nodes see that and end, at once or a little later.
+            for node in self._alive():
+                if node.driver is process and self.rng.random() < 0.7:
+                    self.kill(node, "ends with its driver")
 
-    def leave_behind(self, job: Job) -> None:
-        """A job is over: some of its tasks are stopped, others do not notice."""
-        for task in self.tasks:
-            if task.job is job and not (self.noisy and self.rng.random() < 0.7):
-                task.alive = False
+    # What may happen
 
-    # --- moves ---------------------------------------------------------------------------------------
+    def background(self) -> None:
+        nodes = self._alive()
+        if nodes:
+            self._work(self.rng.choice(nodes))
 
-    def _step(self) -> None:
-        rng, network = self.rng, self.network
-        if rng.random() < self.weather.faults:
-            self._disturb()
-        if network.late and rng.random() < self.weather.release:
-            network.release()
-        if rng.random() < self.weather.merging:
-            self._merge()
-        if not self._current and not self._finished and rng.random() < 0.05:
-            self._start_driver()
-        drivers = [driver for driver in self._drivers if driver.ready]
-        tasks = [task for task in self.tasks if task.ready]
-        others = self.others()
-        own = len(drivers) + len(tasks)
-        number = rng.randrange(max(1, own + len(others) + len(network.bag)))
-        if number < len(drivers):
-            drivers[number].step()
-            if rng.random() < self.risk(drivers[number]):
-                self._interrupt(drivers[number])
-        elif number < own:
-            task = tasks[number - len(drivers)]
-            self.tell("{} goes on", task)
-            task.step()
-        elif number < own + len(others):
-            others[number - own].step()
-        elif network.bag:
-            self._deliver(network.take())
-        else:
-            self._wake()
-        self._drivers = [driver for driver in self._drivers if driver.alive]
-        self.tasks = [task for task in self.tasks if task.alive]
-
-    def _deliver(self, message: Message) -> None:
-        kind, call, answer = message
-        if kind == "request":
-            self._ask(call, message)
-        elif not call.done:
-            call.done = True
-            self.tell("answer to {}: {}", call, answer)
-            call.caller.answered(call, answer)
-
-    def _ask(self, call: Call, message: Message) -> None:
-        node = call.node
-        if node.hung:
-            self.network.hold(message)
-            return
-        if not node.alive:
-            self.network.answer(call, NodeError("connection refused", node=str(node)))
-            return
-        before = node.fence
-        answer: object
-        try:
-            answer = node.handle(call)
-        except TidegateError as error:
-            answer = error
-        check(before.ticket <= node.fence.ticket, f"{node} goes back to {node.fence.ticket}")
-        self.reply(call, answer)
-
-    def reply(self, call: Call, answer: object) -> None:
-        """A node has an answer, which may be the last that is heard of it."""
-        node = call.node
-        self.tell("{}: {}", call, answer)
-        self.check_answer(call, answer)
-        # A batch has many more calls of tasks; dying of each as often would let none through.
-        share = 1.0 if call.action in _RARE else 0.1
-        if self.rng.random() < share * self.weather.dying:
-            self.crash_node(node)
-            self.network.lose(call)
-        else:
-            self.network.answer(call, answer)
-
-    def _merge(self) -> None:
-        """What happens in any run, at any time."""
-        node = self.rng.choice(self._addresses) if self._addresses else None
-        if node is None or not node.alive or node.hung:
-            return
-        try:
-            merged = node.merge(self.rng)
-        except StateError as error:  # It has no part in the pipeline any more, and its runs are collected.
-            self.check_node(node, error)
-            return
-        if merged:
-            self.counts["merges"] += 1
-            self.tell("{} merges: {}", node, node.merges[-1])
-
-    def _wake(self) -> None:
-        """Nothing is ready: what was held up goes on."""
-        for driver in self._drivers:
-            driver.paused = False
-        for node in self._addresses:
-            node.hung = False
+    def deliver(self) -> None:
         if self.network.late:
-            self.network.release()
-        elif not self._current and not self._finished:
-            self._start_driver()
+            self.counts["late"] += 1
+            self.network.deliver_late()
 
-    # --- faults --------------------------------------------------------------------------------------
+    def straggle(self) -> None:
+        if self.stragglers:
+            stage = self.stragglers.pop(self.rng.randrange(len(self.stragglers)))
+            self.counts["stragglers"] += 1
+            with self.acting(Process("straggler")):
+                try:
+                    stage()
+                    self.tell("a task that was left behind stages")
+                except TidegateError as error:
+                    self.tell(f"a task that was left behind is refused: {error}")
 
-    def _disturb(self) -> None:
-        fault = self.rng.random()
-        node = self.rng.choice(self._addresses) if self._addresses else None
-        if self._drivers and fault < 0.3:
-            driver = self.rng.choice(self._drivers)
-            driver.paused = not driver.paused
-            self.tell("{} {}", driver, "sleeps" if driver.paused else "wakes")
-        elif self._drivers and fault < 0.4:
-            self._replace_driver()
-        elif self.tasks and fault < 0.6:
-            job = self.rng.choice(self.tasks).job
-            self.tell("Spark gives up the job of {}", job.ticket)
-            job.abort("an executor was lost")
-        elif node is not None and fault < 0.8:
-            self.crash_node(node)
-        elif node is not None:
-            node.hung = not node.hung and node.alive
-            self.counts["node hangs"] += node.hung
-            self.tell("{} {}", node, "hangs" if node.hung else "goes on")
+    def thread(self) -> None:
+        """What a driver does beside its batches."""
+        drivers = [driver for driver in self._drivers_here() if driver.threads]
+        if drivers:
+            driver = self.rng.choice(drivers)
+            work = driver.threads.pop(0)
+            with self.acting(driver), suppress(DiedError):
+                work()
 
-    def _interrupt(self, driver: Driver) -> None:
-        """Right after any move of a driver: it dies, or falls asleep and is taken for dead."""
-        if self.rng.random() < 0.4:
-            self.counts["driver crashes"] += 1
-            driver.stop("crashes")
-        else:
-            driver.paused = True
-            self.tell("{} sleeps", driver)
-            self._replace_driver()
+    def end_node(self) -> None:
+        self._strike_node("dies", "node deaths", hangs=False)
 
-    def _replace_driver(self) -> None:
-        if self._current and len(self._drivers) < _DRIVERS:
-            self._start_driver()
+    def hang_node(self) -> None:
+        self._strike_node("hangs", "node hangs", hangs=True)
 
-    def crash_node(self, node: Node) -> None:
-        self.counts["node crashes"] += 1
-        again = self.rng.random() < 0.5
-        node.restart()
-        node.alive = again
-        if again:
-            self.network.reconnect(node)
-        self.tell("{} crashes{}", node, " and is started again" if again else "")
+    def end_driver(self) -> None:
+        drivers = self._drivers_here()
+        if drivers:
+            self.counts["driver deaths"] += 1
+            self.kill(self.rng.choice(drivers), "dies")
+
+    def take_over(self) -> None:
+        """The current driver is held up, and another one is started in its place, for a while."""
+        drivers = self._drivers_here()
+        if drivers and drivers[-1] is self._stack[-1] and len(drivers) < _DRIVERS:
+            self.counts["zombies"] += 1
+            self.tell(f"{drivers[-1].name} is held up")
+            if self.rng.random() < 0.5:
+                for node in self._alive():
+                    self.kill(node, "dies")
+            self._start(self.spark.next() + self.rng.randint(1, 3))
+            self.tell(f"{drivers[-1].name} wakes up")
+
+    def cut_power(self) -> None:
+        self.counts["power cuts"] += 1
+        self.tell("the power is cut")
+        for process in (*self._stack[1:], *self._alive()):
+            process.dead = True
+        self.disk.lose_power()
+        self.network.late.clear()
+        self.stragglers.clear()
+
+    def fill_disk(self) -> None:
+        self.disk.full = not self.disk.full
+        self.tell("the disk is full" if self.disk.full else "the disk has space again")
+
+    def ask(self) -> None:
+        drivers = self._drivers_here()
+        if drivers:
+            with self.acting(drivers[-1]), suppress(DiedError, TidegateError):
+                drivers[-1].ask()
+
+    # The run
+
+    def run(self) -> None:
+        """Rough weather first, then calm; raises PromiseError when a promise is broken."""
+        shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        with tempfile.TemporaryDirectory(prefix="tidegate-sim-", dir=shared) as scratch:
+            self.scratch = Path(scratch)
+            starts = 0
+            while self.spark.committed + 1 < self._batches and starts < _STARTS and self.steps < _STEPS:
+                starts += 1
+                self._start(self._batches)
+            self._calm_down()
+            self._check_states()
 
     def _calm_down(self) -> None:
-        self.noisy = False
-        self.weather = self.network.weather = Weather()
-        for driver in self._drivers:
-            driver.paused = False
-        for node in self._addresses:
-            node.hung = False
-        self.tell("no more faults")
+        """All is well again: batches must go through, and rescales settle."""
+        self.tell("the weather is calm")
+        self.weather, self.calm, self.disk.full = Weather(), True, False
+        for node in self._alive():
+            node.hangs = False
+        self._start(self.spark.committed + 1 + RETENTION + 2)
+        self.last_batch, self._asks = True, 0
+        self._start(self.spark.committed + 2)
+        # What nobody needs is deleted by the next start at the latest.
+        for node in self._alive():
+            self.kill(node, "ends with its driver")
+        self._start(self.spark.committed + 1)
+        states = [entry.state for entry in self._entries()[:RETENTION] if entry.state is not None]
+        needed = {run.name for state in states for run in state.runs}
+        left = set(self.storage().names()) - needed
+        self.promise(not left, f"runs that nobody needs are left: {sorted(left)}")
 
-    def _start_driver(self) -> None:
-        self._started += 1
+    def _spend_a_calm_moment(self) -> None:
+        """Between two batches: what is to be done in the background is done."""
+        while any(driver.threads for driver in self._drivers_here()):
+            self.thread()
+        for node in self._alive():
+            self._work(node)
+        if self._asks and self.rng.random() < 0.5:
+            self._asks -= 1
+            self.ask()
+        if self.rng.random() < 0.3:
+            self.end_node()  # Which must not end the driver.
+
+    def _start(self, upto: int) -> None:
+        """A driver, until it has so many batches behind it or fails."""
+        for node in self._alive():
+            if node.driver.dead and self.rng.random() < 0.5:
+                self.kill(node, "ends with its driver")
+        self._drivers += 1
         self.counts["drivers"] += 1
-        self._drivers.append(self.cast.driver(self, self._started))
-        self.tell("{} starts", self._drivers[-1])
+        driver = Driver(self, self._drivers)
+        with self.acting(driver):
+            try:
+                driver.run(upto)
+                self._check_settled(driver)
+            except DiedError:
+                pass
+            except FencedError as error:
+                self.counts["fenced"] += 1
+                self.tell(f"{driver.name} is fenced: {error}")
+                self.promise(not self.calm, f"a driver is fenced though it is alone: {error}")
+            except (TidegateError, OSError, JobError) as error:
+                self.tell(f"{driver.name} fails: {error}")
+                self.promise(
+                    not self.calm, f"a driver fails in calm weather: {type(error).__name__}: {error}"
+                )
+        self.kill(driver, "ends")
 
-    def _place(self, name: int) -> Node:
-        place = sum(node.name == name for node in self._addresses)
-        node = self._nodes[name] = self.cast.node(name, self.durable, place)
-        self._addresses.append(node)
-        return node
+    def _alive(self) -> list[Node]:
+        return [node for node in self.network.listening.values() if not node.dead]
 
-    # --- what must hold ------------------------------------------------------------------------------
+    def _drivers_here(self) -> list[Driver]:
+        return [each for each in dict.fromkeys(self._stack) if isinstance(each, Driver) and not each.dead]
 
-    @property
-    def _current(self) -> bool:
-        """Whether the driver that was started last is alive; all others are only still around."""
-        return any(driver.number == self._started for driver in self._drivers)
+    def _strike_node(self, fate: str, count: str, *, hangs: bool) -> None:
+        nodes = self._alive()
+        if nodes:
+            node = self.rng.choice(nodes)
+            self.counts[count] += 1
+            node.hangs = hangs
+            self.tell(f"{node.name} {fate}") if hangs else self.kill(node, fate)
 
-    @property
-    def _nearly_done(self) -> bool:
-        last = self.durable.last
-        return last is not None and last.batch_id >= self.durable.workload.batches - 1 - self.calm_batches
+    def _work(self, node: Node) -> None:
+        """What a node does beside its requests, as the threads of its process would."""
+        if node.compacting or node.hangs:
+            return
+        node.compacting = True
+        with self.acting(node):
+            try:
+                if node.state.compact_once(self.step):
+                    self.counts["compactions"] += 1
+                    self.tell(f"{node.name} has compacted")
+                node.state.pull_once(self.step)
+            except (TidegateError, OSError) as error:
+                self.tell(f"{node.name} could not compact or pull: {error}")
+            except (DiedError, WouldBlockError):
+                pass
+        node.compacting = False
 
-    @property
-    def _finished(self) -> bool:
-        return len(self.durable.done) == self.durable.workload.batches
+    # Promises
 
-    @property
-    def _over(self) -> bool:
-        waiting = self._drivers or self.tasks or self.network.bag or self.network.late
-        return self._finished and not waiting
+    def promise(self, kept: bool, otherwise: str) -> None:
+        if not kept:
+            self.tell(otherwise)
+            raise PromiseError(otherwise)
 
-    def check_answer(self, call: Call, answer: object) -> None:
-        self.check_node(call.node, answer)
+    def check_committed(self, batch_id: int, attempt: str) -> None:
+        """What becomes visible is in the ledger, with that attempt."""
+        for name in self.disk.names(self.ledger_folder):
+            record = {} if name.startswith(".") else json.loads(self.disk.read(self.ledger_folder / name))
+            if record.get("batch_id") == batch_id:
+                shown = [receipt["attempt"] for receipt in record["receipts"].values()]
+                self.promise(shown == [attempt], f"{attempt} is published, and {shown} committed")
+                self.known = max(self.known, batch_id)
+                return
+        # It may have been forgotten since, when the one who publishes was held up.
+        self.promise(batch_id <= self.known - RETENTION, f"batch {batch_id} is published and not committed")
 
-    def check_node(self, node: Node, answer: object) -> None:
-        ticket, last = node.fence.ticket, self.durable.last
-        if node.fence.phase == "committed":
-            entry = self.durable.entry(ticket.batch_id)
-            check(entry is not None and entry.ticket == ticket, f"{node} commits {ticket}: not in the ledger")
-        if isinstance(answer, StateError):
-            needed = ticket.batch_id == (last.batch_id + 1 if last else 0)
-            current = ticket.generation == self.durable.generation
-            check(not (needed and current), f"{node} needs a run that was deleted: {answer}")
+    def check_progress(self, batch_id: int) -> None:
+        self.promise(batch_id in self.sink.visible, f"batch {batch_id} is through and was not published")
+        self.known = max(self.known, batch_id)
+        self.counts["batches"] += 1
+        if self.calm:
+            self._spend_a_calm_moment()
 
-    def _check_end(self) -> None:
-        durable = self.durable
-        workload, last = durable.workload, durable.last
-        if last is None or last.batch_id != workload.batches - 1:
-            raise PromiseError("the ledger has all batches")
-        check(durable.read(last.manifest.runs) == workload.state(last.batch_id), "the state is right")
-        published = [durable.outputs[ticket] for _, ticket in sorted(durable.published.items())]
-        check(published == workload.output, f"published is {published} instead of {workload.output}")
-        self.check_nodes(last)
+    def _check_settled(self, driver: Driver) -> None:
+        rescaler = driver.rescaler
+        if self.calm and rescaler is not None and rescaler.phase is not None:
+            current = rescaler.history.all()[-1]
+            self.promise(current.strategy == "lazy", f"rescale {current} does not settle")
 
-    def check_nodes(self, last: Entry) -> None:
-        """What they hold at the end."""
-        durable = self.durable
-        for name in last.route.nodes:
-            node = self.node(name)
-            check(not node.staged, f"{node} still holds staged parts")
-            check(node.fence.ticket == last.ticket, f"{node} stands at {node.fence.ticket}")
-            check(node.fence.phase == "committed", f"{node} is {node.fence.phase}")
-            runs = last.manifest.restricted(node.groups).runs
-            check(durable.read(node.runs) == durable.read(runs), f"{node} holds other state than the ledger")
+    def _entries(self) -> list[Entry]:
+        return list(Ledger(self.ledger_folder, self.disk).entries())
 
-
-def _brief(fact: object) -> str:
-    """As text, the same in every process: sets in their order."""
-    if isinstance(fact, tuple | frozenset):
-        parts = list(fact) if isinstance(fact, tuple) else sorted(fact)
-        return f"({', '.join(map(_brief, parts))})"
-    if is_dataclass(fact) and type(fact).__str__ is object.__str__:
-        values = ", ".join(_brief(getattr(fact, item.name)) for item in fields(fact))
-        return f"{type(fact).__name__}({values})"
-    return str(fact)
+    def _check_states(self) -> None:
+        """The state after each batch within the retention can be read, from the log alone, and is right."""
+        entries = self._entries()
+        self.promise(len(entries) >= RETENTION, f"the ledger has {len(entries)} batches left")
+        every = frozenset(range(self.groups))
+        for entry in entries[:RETENTION]:
+            shard = Shard(self.storage(), name="reader", scratch=self.scratch)
+            assert entry.state is not None
+            shard.begin(entry.state, every)
+            sums, rows = shard.scan(SUMS.name, every), shard.scan(ROWS.name, every)
+            found = (
+                sorted(zip(sums["key"].to_pylist(), sums["total"].to_pylist(), strict=True)),
+                sorted(zip(*(rows[name].to_pylist() for name in ("key", "value", DUE)), strict=True)),
+            )
+            wanted = self.spark.model(entry.batch_id).state
+            self.promise(found == wanted, f"state after batch {entry.batch_id} is {found}, not {wanted}")
+            shard.close()
+        self.promise(
+            set(self.sink.visible) == set(range(self.spark.committed + 1)),
+            "some batches were never published",
+        )

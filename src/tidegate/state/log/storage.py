@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -12,9 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import pyarrow as pa
 
+from tidegate.disk import DISK, Disk
 from tidegate.errors import MissingExtraError, StateError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}")
@@ -60,41 +61,35 @@ class Local(Storage):
 
     mapped = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, disk: Disk = DISK) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        self._disk = disk
+        disk.make_folder(folder)
         self._remove_old_drafts()
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         target = self.folder / _checked(name)
-        handle, draft = tempfile.mkstemp(prefix=_DRAFT, dir=self.folder)
+        draft = self.folder / f"{_DRAFT}{uuid4().hex}"
         try:
-            with os.fdopen(handle, "wb") as file:
+            with self._disk.create(draft, private=True) as file:
                 unsynced = 0
                 for part in parts:
                     file.write(part)
                     unsynced += len(part)
                     if unsynced > _SYNCED:  # Little by little: others who sync meanwhile wait for less.
-                        os.fsync(file.fileno())
+                        file.sync()
                         unsynced = 0
-                file.flush()
-                os.fsync(file.fileno())
-            Path(draft).replace(target)
+                file.sync()
+            self._disk.rename(draft, target)
         except BaseException:
-            Path(draft).unlink(missing_ok=True)
+            self._disk.remove(draft)
             raise
-        # The name is part of the folder: it needs a sync of its own.
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        self._disk.sync_folder(self.folder)  # The name is part of the folder: it needs a sync of its own.
 
     def open(self, name: str) -> pa.Buffer:
         path = self.folder / _checked(name)
         try:
-            with pa.memory_map(str(path)) as file:
-                return file.read_buffer()
+            return self._disk.map(path)
         except FileNotFoundError:
             raise _missing(name, str(self.folder)) from None
         except (OSError, pa.ArrowException) as error:
@@ -106,22 +101,23 @@ class Local(Storage):
 
     def size(self, name: str) -> int:
         try:
-            return (self.folder / _checked(name)).stat().st_size
+            return self._disk.size(self.folder / _checked(name))
         except FileNotFoundError:
             raise _missing(name, str(self.folder)) from None
 
     def names(self) -> list[str]:
-        return sorted(path.name for path in self.folder.iterdir() if not path.name.startswith("."))
+        return sorted(name for name in self._disk.names(self.folder) if not name.startswith("."))
 
     def delete(self, name: str) -> None:
-        (self.folder / _checked(name)).unlink(missing_ok=True)
+        self._disk.remove(self.folder / _checked(name))
 
     def _remove_old_drafts(self) -> None:
         """What a process that was killed left half written. A younger one may still be at work."""
-        for draft in self.folder.glob(f"{_DRAFT}*"):
+        for name in self._disk.names(self.folder):
             with suppress(FileNotFoundError):
-                if time.time() - draft.stat().st_mtime > _DRAFT_SECONDS:
-                    draft.unlink()
+                draft = self.folder / name
+                if name.startswith(_DRAFT) and time.time() - self._disk.modified(draft) > _DRAFT_SECONDS:
+                    self._disk.remove(draft)
 
 
 class Memory(Storage):

@@ -5,10 +5,8 @@ Knows nothing of the wire. Every method is called from many threads at once.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +17,7 @@ from numpy.typing import NDArray
 from tidegate import faults
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StateError
+from tidegate.state.log.compactor import Rest
 from tidegate.state.node.fence import Fence
 from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.staging import Staging
@@ -29,10 +28,20 @@ from tidegate.state.wire.commands import Begin, NodeStatus, PrepareAnswer
 if TYPE_CHECKING:
     from tidegate.state.node.shard import Shard
 
-_log = logging.getLogger(__name__)
 
-_COURTESY = 4.0
-"""Work in the background lets a batch go first, for up to so many times as long as it took itself."""
+class Signals:
+    """What has happened at a node, for those who work beside its requests."""
+
+    def __init__(self) -> None:
+        self.idle = threading.Event()
+        """No batch is open."""
+        self.committed = threading.Event()
+        self.pullable = threading.Event()
+
+    def set(self) -> None:
+        """A batch is committed, or the node ends."""
+        for signal in (self.idle, self.committed, self.pullable):
+            signal.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,30 +77,18 @@ class Ownership:
 class StateNode:
     """The state of one node, and where it stands between two batches."""
 
-    def __init__(self, shard: Shard, *, name: str, staged: int) -> None:
+    def __init__(self, shard: Shard, *, name: str, staged: int, lock: ReadWriteLock | None = None) -> None:
+        """Owns no threads: what is to be done beside requests is for `Background`."""
+        self.signals = Signals()
         self._shard = shard
         self._name = name
-        self._lock = ReadWriteLock()
+        self._lock = lock or ReadWriteLock()
         self._fence = Fence()
         self._ownership = Ownership()
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
         self._load = np.zeros(1, np.int64)
         self._counting = threading.Lock()
-        self._closing = False
-        self._idle = threading.Event()
-        """No batch is open."""
-        self._committed = threading.Event()
-        self._pullable = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._work, name=name, args=(event, work), daemon=True)
-            for name, event, work in (
-                ("compaction", self._committed, self._compact),
-                ("pull", self._pullable, self._pull),
-            )
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def begin(self, command: Begin) -> None:
         with self._lock.exclusive():
@@ -113,9 +110,9 @@ class StateNode:
             )
             self._load = np.zeros(command.manifest.groups, np.int64)
             self._fence = after
-            self._idle.clear()
+            self.signals.idle.clear()
             if command.urgent:
-                self._pullable.set()
+                self.signals.pullable.set()
 
     def readable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
@@ -222,9 +219,7 @@ class StateNode:
             faults.reach("node.commit", ticket.batch_id)
             self._shard.commit(ticket.batch_id, watermark)
             self._fence = after
-            self._idle.set()
-            self._committed.set()
-            self._pullable.set()
+            self.signals.set()
             faults.reach("node.committed", ticket.batch_id)
 
     def status(self, *, sizes: bool = False) -> NodeStatus:
@@ -234,12 +229,24 @@ class StateNode:
         figures = self._staging.bytes, self._lock.busy(), self._shard.sizes() if sizes else {}
         return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, self._shard.groups_left)
 
+    def compact_once(self, rest: Rest) -> bool:
+        """Merge a few runs if that is due; whether it was. `rest` is called now and then. Reads and the batch
+        protocol go on beside; the same is true of `pull_once`. Each is for one thread at a time."""
+        faults.reach("node.compaction", self._fence.ticket.batch_id)
+        return self._shard.compact(rest)
+
+    def pull_once(self, rest: Rest) -> bool:
+        """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
+        more = self._shard.pull()
+        if more and not self._ownership.urgent:
+            rest()
+        return more
+
+    def tidy(self) -> None:
+        """Bring what came key by key into few parts."""
+        self._shard.tidy()
+
     def close(self) -> None:
-        self._closing = True
-        for event in (self._idle, self._committed, self._pullable):
-            event.set()
-        for thread in self._threads:
-            thread.join()
         with self._lock.exclusive():
             self._shard.close()
 
@@ -248,47 +255,3 @@ class StateNode:
         found = np.bincount(group_of(hashes, len(self._load)), minlength=len(self._load))
         with self._counting:
             self._load += found
-
-    def _work(self, event: threading.Event, work: Callable[[], None]) -> None:
-        """In the background, each time that something has happened. Reads and the batch protocol go on
-        beside."""
-        while True:
-            event.wait()
-            event.clear()
-            try:
-                work()
-            except Exception:
-                # Nothing is lost: what there was to do is still there the next time.
-                _log.exception("%s failed", threading.current_thread().name)
-            if self._closing:
-                return
-
-    def _compact(self) -> None:
-        """Once after each commit, so that runs do not pile up under steady load, then as long as there is
-        something to compact and no batch begins."""
-        while not self._closing and self._compacted() and self._idle.is_set():
-            pass
-
-    def _compacted(self) -> bool:
-        faults.reach("node.compaction", self._fence.ticket.batch_id)
-        return self._shard.compact(self._resting())
-
-    def _pull(self) -> None:
-        """Between two batches, which take no longer for it then; now and then in one, if there is no time
-        between."""
-        rest = self._resting()
-        self._shard.tidy()
-        while not self._closing and self._shard.pull():
-            if not self._ownership.urgent:
-                rest()
-
-    def _resting(self) -> Callable[[], None]:
-        """To be called after each part of some work, which begins now."""
-        since = time.monotonic()
-
-        def rest() -> None:
-            nonlocal since
-            self._idle.wait(_COURTESY * (time.monotonic() - since))
-            since = time.monotonic()
-
-        return rest

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
@@ -37,9 +37,11 @@ Connect = Callable[[str], Origin]
 class Peers:
     """Asks several origins at once."""
 
-    def __init__(self, connect: Connect | None) -> None:
+    def __init__(self, connect: Connect | None, pool: Executor | None = None) -> None:
         self._connect = connect
-        self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ask")  # No thread before it is used.
+        self._pool = pool or ThreadPoolExecutor(
+            _AT_ONCE, thread_name_prefix="ask"
+        )  # No thread before it is used.
 
     def ask(self, requests: Sequence[tuple[str, Callable[[Origin], T]]]) -> list[T | TidegateError]:
         """The answers to requests, each to the node at an address, in their order; an error in place of an

@@ -25,6 +25,7 @@ import numpy.ma  # noqa: F401  pyarrow loads it at its first conversion: better 
 from tidegate import faults
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.storage import open_storage
+from tidegate.state.node.background import Background
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.peers import Connect
 from tidegate.state.node.service import StateService
@@ -78,6 +79,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     )
     limits = Limits(data=given.request_limit)
     node = StateNode(shard, name=given.name, staged=limits.staged)
+    background = Background(node)
     service = StateService(
         node,
         pipeline=given.pipeline,
@@ -92,7 +94,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     _tell({"name": given.name, "address": address, "pid": os.getpid()})
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     ended.wait()
-    closing = threading.Thread(target=_close, args=(service, node), daemon=True)
+    closing = threading.Thread(target=_close, args=(service, background, node), daemon=True)
     closing.start()
     closing.join(_GRACE)
     shutil.rmtree(given.scratch, ignore_errors=True)
@@ -100,8 +102,9 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     os._exit(0)
 
 
-def _close(service: StateService, node: StateNode) -> None:
+def _close(service: StateService, background: Background, node: StateNode) -> None:
     service.shutdown()
+    background.close()
     node.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,15 @@ class Shard:
         durable: bool = True,
         options: Mapping[str, str] | None = None,
         connect: Connect | None = None,
+        pool: Executor | None = None,
     ) -> None:
         """`name` is the node's, and unique to this start of it: it goes into the names of runs, so that two
         writers never meet. `scratch` is for files that need not outlive the process. `memory` is in bytes:
         of rows in a cache, or of sections of remote runs. Without `durable` nothing is written. `connect`
-        leads to other nodes."""
+        leads to other nodes, several of which are asked at once by `pool`."""
         self._name = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
         self._log = Log(storage, memory=memory, durable=durable)
-        self._peers = Peers(connect)
+        self._peers = Peers(connect, pool)
         inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
         self._backend = Migrating(inner, self._peers)
         self._departures = Departures()
