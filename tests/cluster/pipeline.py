@@ -55,7 +55,9 @@ class Pipeline(Child):
         """Have so many nodes and partitions; returns when the state is where it belongs."""
         asked = self.client.apply(Ask(nodes=size, parallelism=size))
         await_that(lambda: self.client.rescale(asked.number).over, "the rescale is over", told=self.said)
-        return self.client.rescale(asked.number)
+        rescale = self.client.rescale(asked.number)
+        assert rescale.phase != "failed", f"{rescale.why}; {self.said()}"
+        return rescale
 
     def batches(self) -> list[dict[str, Any]]:
         """What was told of each batch so far."""
