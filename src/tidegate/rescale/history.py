@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import NamedTuple
 
 from tidegate.batch.outcome import Outcome
 from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase, Strategy
@@ -17,13 +18,21 @@ STRETCH = 20
 _KEPT = 1_000
 
 
+class _Output(NamedTuple):
+    """What is kept of a batch: little, for there are many. Times are in seconds."""
+
+    visible_at: float
+    p50: float | None
+    p99: float | None
+
+
 @dataclass(slots=True)
-class _Story:
+class _Tracked:
     rescale: Rescale
     asked_at: float
     last_output: float | None
-    during: list[Outcome] = field(default_factory=list)
-    after: list[Outcome] = field(default_factory=list)
+    during: list[_Output] = field(default_factory=list)
+    after: list[_Output] = field(default_factory=list)
     gap: float = 0.0
 
 
@@ -31,19 +40,19 @@ class History:
     """Rescales by number, from 1. Every method gives the record as it is after that."""
 
     def __init__(self) -> None:
-        self._stories: dict[int, _Story] = {}
-        self._batches: deque[Outcome] = deque(maxlen=STRETCH + 1)
+        self._tracked: dict[int, _Tracked] = {}
+        self._outputs: deque[_Output] = deque(maxlen=STRETCH + 1)
 
     def all(self) -> tuple[Rescale, ...]:
         """Oldest first."""
-        return tuple(story.rescale for story in list(self._stories.values()))
+        return tuple(tracked.rescale for tracked in list(self._tracked.values()))
 
     def get(self, number: int) -> Rescale:
-        return self._stories[number].rescale
+        return self._tracked[number].rescale
 
     @property
     def next_number(self) -> int:
-        return max(self._stories, default=0) + 1
+        return max(self._tracked, default=0) + 1
 
     def asked(
         self,
@@ -57,7 +66,7 @@ class History:
     ) -> Rescale:
         """A rescale that was accepted; it moves so many key groups."""
         number = self.next_number
-        known = list(self._batches)
+        known = list(self._outputs)
         gaps = [after.visible_at - before.visible_at for before, after in pairwise(known)]
         record = Rescale(
             number=number,
@@ -73,9 +82,9 @@ class History:
             steady_gap=statistics.median(gaps) if gaps else None,
         )
         last = known[-1].visible_at if known else None
-        self._stories[number] = _Story(record, now, last)
-        for old in list(self._stories)[:-_KEPT]:
-            del self._stories[old]
+        self._tracked[number] = _Tracked(record, now, last)
+        for old in list(self._tracked)[:-_KEPT]:
+            del self._tracked[old]
         return record
 
     def switched(self, number: int, first_batch: int, *, hold: bool) -> Rescale:
@@ -84,13 +93,15 @@ class History:
 
     def batch(self, batch: Outcome) -> None:
         """A batch was committed."""
-        self._batches.append(batch)
-        for number, story in list(self._stories.items()):
-            if not story.rescale.over:
-                self._during(number, story, batch)
-            elif story.rescale.phase == "settled" and len(story.after) < STRETCH:
-                story.after.append(batch)
-                self._update(number, after=_latency(story.after))
+        output = _Output(batch.visible_at, batch.latency_p50, batch.latency_p99)
+        self._outputs.append(output)
+        for number, tracked in list(self._tracked.items()):
+            if not tracked.rescale.over:
+                tracked.during.append(output)
+                self._during(number, tracked, batch)
+            elif tracked.rescale.phase == "settled" and len(tracked.after) < STRETCH:
+                tracked.after.append(output)
+                self._update(number, after=_latency(tracked.after))
 
     def settled(self, number: int, *, now: float) -> Rescale:
         """All state is where it belongs."""
@@ -98,20 +109,19 @@ class History:
             number,
             phase="settled",
             groups_left=0,
-            seconds_to_settled=now - self._stories[number].asked_at,
+            seconds_to_settled=now - self._tracked[number].asked_at,
         )
 
     def ended(self, number: int, phase: RescalePhase, why: str | None = None) -> Rescale:
         """It failed, or another one took its place."""
         return self._update(number, phase=phase, why=why)
 
-    def _during(self, number: int, story: _Story, batch: Outcome) -> None:
-        if story.last_output is not None:
-            story.gap = max(story.gap, batch.visible_at - story.last_output)
-        story.last_output = batch.visible_at
-        story.during.append(batch)
-        record = story.rescale
-        self._update(number, during=_latency(story.during), longest_gap=story.gap if story.gap > 0 else None)
+    def _during(self, number: int, tracked: _Tracked, batch: Outcome) -> None:
+        if tracked.last_output is not None:
+            tracked.gap = max(tracked.gap, batch.visible_at - tracked.last_output)
+        tracked.last_output = batch.visible_at
+        record = tracked.rescale
+        self._update(number, during=_latency(tracked.during), longest_gap=tracked.gap or None)
         if record.first_batch is None or batch.batch_id < record.first_batch:
             return
         first = record.seconds_to_first_batch
@@ -121,18 +131,18 @@ class History:
             groups_left=batch.arrived.groups_left,
             on_demand=_sum(record.on_demand, batch.arrived.on_demand),
             background=_sum(record.background, batch.arrived.background),
-            seconds_to_first_batch=batch.visible_at - story.asked_at if first is None else first,
+            seconds_to_first_batch=batch.visible_at - tracked.asked_at if first is None else first,
         )
 
     def _update(self, number: int, **changes: object) -> Rescale:
-        story = self._stories[number]
-        story.rescale = replace(story.rescale, **changes)  # type: ignore[arg-type]
-        return story.rescale
+        tracked = self._tracked[number]
+        tracked.rescale = replace(tracked.rescale, **changes)  # type: ignore[arg-type]
+        return tracked.rescale
 
 
-def _latency(batches: Sequence[Outcome]) -> Latency:
-    middles = [batch.latency_p50 for batch in batches if batch.latency_p50 is not None]
-    tails = sorted(batch.latency_p99 for batch in batches if batch.latency_p99 is not None)
+def _latency(outputs: Sequence[_Output]) -> Latency:
+    middles = [output.p50 for output in outputs if output.p50 is not None]
+    tails = sorted(output.p99 for output in outputs if output.p99 is not None)
     return Latency(
         statistics.median(middles) if middles else None,
         tails[min(len(tails) - 1, int(0.99 * len(tails)))] if tails else None,

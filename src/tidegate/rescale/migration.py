@@ -20,6 +20,8 @@ from tidegate.rescale.model import Strategy
 from tidegate.rescale.route import Route
 
 MigrationPhase = Literal["idle", "starting", "ready", "restarting", "moving"]
+_TOLD = 50
+"""Events in a story: rescales may follow one another for as long as a pipeline runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class Migration:
         self._asked: Asked | None = None
         self._moving: Asked | None = None
         self.story: list[Event] = []
-        """The events that changed something since all was settled; `str` of one is a line for people."""
+        """The latest events that changed something since all had settled; `str` gives a line."""
 
     @property
     def current(self) -> int | None:
@@ -155,7 +157,7 @@ class Migration:
         before = self.phase
         instructions = self._handle(event)
         if instructions or self.phase != before:
-            self.story = [*(self.story if before != "idle" else ()), event]
+            self.story = [*(self.story if before != "idle" else ()), event][-_TOLD:]
         return instructions
 
     def _handle(self, event: Event) -> list[Instruction]:
