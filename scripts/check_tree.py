@@ -33,7 +33,7 @@ ROOMS = frozenset(
         "view",
     ]
 )
-MODULES = frozenset({"__init__.py", "errors.py", "faults.py", "units.py", "py.typed"})
+MODULES = frozenset({"__init__.py", "disk.py", "errors.py", "faults.py", "units.py", "py.typed"})
 STATE = frozenset({"__init__.py", "codec.py", "fleet", "log", "node", "table", "task", "wire"})
 """What is in `state`: rooms, and how values are written in all of them."""
 WITHOUT_SOURCE = frozenset({"soak"})
