@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class File:
@@ -96,6 +97,8 @@ class Disk:
 
     def map(self, path: Path) -> pa.Buffer:
         """A whole file, read when it is looked at; it stays readable when its name is removed."""
+        import pyarrow as pa
+
         with pa.memory_map(str(path)) as file:
             return file.read_buffer()
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json as jsonlib
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.options import JsonOption, application
+
 if TYPE_CHECKING:
-    from tidegate.sim.outcome import Outcome, Tally
+    from tidegate.sim.outcome import Tally
 
-app = typer.Typer(
-    name="sim",
-    help="Simulate runs under faults.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = application("sim", "Simulate runs under faults.")
 
-_SECONDS_BETWEEN_LINES = 2.0
 _SHOWN = 3
 """Stories of failed runs that are told in full."""
 _FIGURES = {
@@ -46,12 +33,11 @@ _FIGURES = {
     "rescales": "rescales",
 }
 
-Seeds = Annotated[int, typer.Option(min=1, help="How many runs.")]
+Seeds = Annotated[int, typer.Option(min=1, help="How many runs to simulate.")]
 Start = Annotated[int, typer.Option(min=0, help="The first seed.")]
-Jobs = Annotated[int, typer.Option(min=1, help="In how many processes.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Just this run.")]
-Story = Annotated[bool, typer.Option("--story", help="Tell every move of it; needs --seed.")]
-Json = Annotated[bool, typer.Option("--json", help="As one JSON object on stdout.")]
+Jobs = Annotated[int, typer.Option(min=1, help="How many processes to use.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Simulate only this seed.")]
+Story = Annotated[bool, typer.Option("--story", help="Print every event of the run; needs --seed.")]
 
 
 @app.callback()
@@ -66,7 +52,7 @@ def protocol(
     jobs: Jobs = 2,
     seed: Seed = None,
     story: Story = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """Batches while drivers and nodes die, hang and come back, calls are lost, late and doubled, tasks are
     left behind, and the power is cut.
@@ -84,7 +70,7 @@ def rescale(
     jobs: Jobs = 2,
     seed: Seed = None,
     story: Story = False,
-    json: Json = False,
+    json: JsonOption = False,
 ) -> None:
     """The same with rescales: nodes come and go and state moves between them.
 
@@ -96,101 +82,54 @@ def rescale(
 def _simulate(
     seeds: int, start: int, jobs: int, seed: int | None, *, rescales: bool, story: bool, json: bool
 ) -> None:
-    from tidegate.sim.outcome import simulate, simulate_many
+    from tidegate.sim.outcome import simulate, tally_of
+    from tidegate.view.json import document
 
     if story and seed is None:
-        raise typer.BadParameter("--story needs --seed: it tells one run", param_hint="--story")
-    if seed is not None:
-        tally = _told(simulate(seed, rescales=rescales, story=story), story=story and not json)
+        raise typer.BadParameter("--story needs --seed: it prints a single run", param_hint="--story")
+    if seed is None:
+        tally = _run(range(start, start + seeds), jobs, rescales=rescales)
     else:
-        tally = _run(partial(simulate_many, rescales=rescales), seeds, start, jobs)
-    _sum_up(tally, json=json, told=story)
-
-
-def _told(outcome: Outcome, *, story: bool) -> Tally:
-    from tidegate.sim.outcome import tally_of
-
-    if story:
-        typer.echo(str(outcome))
-    return tally_of([outcome])
-
-
-def _run(simulate_many: Callable[..., Iterator[Tally]], seeds: int, start: int, jobs: int) -> Tally:
-    from tidegate.sim.outcome import Tally
-
-    tally = Tally()
-    with _shown(seeds) as advance:
-        for added in simulate_many(range(start, start + seeds), jobs=jobs):
-            tally.add(added)
-            advance(tally)
-    return tally
-
-
-def _sum_up(tally: Tally, *, json: bool, told: bool) -> None:
+        outcome = simulate(seed, rescales=rescales, story=story)
+        if story and not json:
+            typer.echo(str(outcome))
+        tally = tally_of([outcome])
     if json:
-        typer.echo(jsonlib.dumps(_as_json(tally), indent=2))
+        counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
+        failures = [
+            {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
+            for failure in tally.failures
+        ]
+        typer.echo(document({"runs": tally.runs, **counts, "failures": failures}))
     else:
-        _show(tally, told=told)
+        _print(tally, stories=not story)
     if tally.failures:
         raise typer.Exit(1)
 
 
-def _as_json(tally: Tally) -> dict[str, object]:
-    failures = [
-        {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
-        for failure in tally.failures
-    ]
-    counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
-    return {"runs": tally.runs, **counts, "failures": failures}
+def _run(seeds: range, jobs: int, *, rescales: bool) -> Tally:
+    from tidegate.sim.outcome import Tally, simulate_many
+    from tidegate.view.progress import progress
+
+    tally = Tally()
+    with progress() as show:
+        for added in simulate_many(seeds, jobs=jobs, rescales=rescales):
+            tally.add(added)
+            show(tally.runs, len(seeds), f"{tally.runs:,} runs, {len(tally.failures):,} failed")
+    return tally
 
 
-def _show(tally: Tally, *, told: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print(tally: Tally, *, stories: bool) -> None:
+    from tidegate.view.tables import print_pairs
 
-    for failure in [] if told else tally.failures[:_SHOWN]:
+    for failure in tally.failures[:_SHOWN] if stories else []:
         typer.echo(f"{failure}\n")
     if len(tally.failures) > _SHOWN:
         seeds = ", ".join(str(failure.seed) for failure in tally.failures[_SHOWN:])
         typer.echo(f"Also failed: {seeds}\n")
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column()
-    table.add_column(justify="right")
-    table.add_row("runs", f"{tally.runs:,}")
-    for name, label in _FIGURES.items():
-        table.add_row(label, f"{tally.counts[name]:,}")
-    failed = len(tally.failures)
-    table.add_row("failed", f"{failed:,}", style="red" if failed else "green")
-    Console().print(table)
-
-
-@contextmanager
-def _shown(total: int) -> Iterator[Callable[[Tally], None]]:
-    """A progress bar on a terminal, a line every two seconds elsewhere."""
-    if not sys.stderr.isatty():
-        yield _Lines(total)
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda tally: bar.update(task, completed=tally.runs, description=_amount(tally))
-
-
-class _Lines:
-    """Progress as plain lines on standard error, not more often than every two seconds."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._told = time.monotonic()
-
-    def __call__(self, tally: Tally) -> None:
-        if time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
-            self._told = time.monotonic()
-            typer.echo(f"{tally.runs / self._total:4.0%}  {_amount(tally)}", err=True)
-
-
-def _amount(tally: Tally) -> str:
-    return f"{tally.runs:,} runs, {len(tally.failures):,} failed"
+    figures = [("runs", tally.runs), *((label, tally.counts[name]) for name, label in _FIGURES.items())]
+    figures.append(("failed", len(tally.failures)))
+    width = max(len(f"{count:,}") for _, count in figures)
+    rows = [(label, f"{count:>{width},}") for label, count in figures]
+    label, failed = rows.pop()
+    print_pairs([*rows, (label, typer.style(failed, fg="red" if tally.failures else "green"))])
