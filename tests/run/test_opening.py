@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import tidegate as tg
 from tests.conftest import Run
@@ -16,6 +17,7 @@ from tests.run.readings import sensors
 from tidegate.control.controls import Controls
 from tidegate.errors import CheckpointError, ControlError, PipelineError, SinkError
 from tidegate.rescale.model import Ask
+from tidegate.run.runner import Runner
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
 pytestmark = pytest.mark.spark
@@ -158,6 +160,21 @@ def test_a_listener_that_cannot_attach_leaves_no_node_and_no_sink(run: Run, tmp_
     sink = Watched()
     with pytest.raises(ValueError, match="no thanks"):
         run(pipeline(sink), listeners=[Grow(why=ValueError("no thanks"))])
+    assert sink.log == ["opened", "closed"]
+    assert nodes_of(tmp_path) == []
+
+
+def test_a_query_does_not_outlive_a_run_that_breaks_off(
+    run: Run, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def break_off(self: Runner, query: StreamingQuery, duration: float | None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Runner, "_wait", break_off)
+    sink = Watched()
+    with pytest.raises(KeyboardInterrupt):
+        run(pipeline(sink))
+    assert spark.streams.active == []
     assert sink.log == ["opened", "closed"]
     assert nodes_of(tmp_path) == []
 

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from functools import partial
 
@@ -93,11 +93,11 @@ class Runner:
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
-        with watching(self._spark, self):
-            query = self._started_query()
+        with watching(self._spark, self), ExitStack() as stack:
+            query = self._started_query(stack)
             self._wait(query, duration)
             while self._is_lost(query):
-                query = self._started_query()
+                query = self._started_query(stack)
                 self._wait(query, duration)
             self._finish(query)
         return self._tally.summary(
@@ -108,7 +108,8 @@ class Runner:
             dead_letters_path=str(self._opened.dead_letters),
         )
 
-    def _started_query(self) -> StreamingQuery:
+    def _started_query(self, stack: ExitStack) -> StreamingQuery:
+        """A query that does not outlive the stack: its batches need what is closed after that."""
         self._started.clear()
         with session.changed(self._spark, self._opened.translation.settings):
             query = (
@@ -119,9 +120,15 @@ class Runner:
                 .trigger(processingTime=f"{round(self._opened.interval * 1000)} milliseconds")
                 .start()
             )
+        stack.callback(self._abandon, query)
         self._query = RunningQuery(self._spark, query, self._checkpoint)
         self._started.set()
         return query
+
+    def _abandon(self, query: StreamingQuery) -> None:
+        self._stopping.set()
+        with suppress(Exception):  # Spark may be gone; whatever led here is told.
+            query.stop()
 
     def _is_lost(self, query: StreamingQuery) -> bool:
         """Whether Spark ended the query outside of a batch, as it does when the process of a Python source
