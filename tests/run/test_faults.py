@@ -85,6 +85,14 @@ def sample(kinds: Mapping[str, Sequence[Fault]], chance: random.Random) -> list[
     return [chosen[point] for point in POINTS]
 
 
+def test_every_sample_has_each_point_and_each_kind_of_fault() -> None:
+    kinds = survivable()
+    for seed in range(200):
+        chosen = sample(kinds, random.Random(seed))
+        assert [fault.point for fault in chosen] == list(POINTS)
+        assert all(set(chosen) & set(faults_of) for faults_of in kinds.values())
+
+
 @sampled
 def test_faults_that_leave_the_process_of_the_driver_alive(
     calm: Calm, tmp_path: Path, chance: random.Random, every: bool, record_property: Record
