@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -38,8 +37,10 @@ WITHIN = 500
 Patch = pytest.MonkeyPatch
 
 
-def test_all_promises_are_kept_without_mutations() -> None:
-    for seed, rescales in itertools.product(range(100), (False, True)):
+@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("rescales", [False, True])
+def test_all_promises_are_kept_without_mutations(first: int, rescales: bool) -> None:
+    for seed in range(first, first + 25):
         outcome = simulate(seed, rescales=rescales)
         assert outcome.problem is None, str(outcome)
 
