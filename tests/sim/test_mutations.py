@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -34,12 +33,14 @@ from tidegate.state.table.table import GONE, StateTable
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.task.state import TaskState
 
-WITHIN = 40
+WITHIN = 500
 Patch = pytest.MonkeyPatch
 
 
-def test_all_promises_are_kept_without_mutations() -> None:
-    for seed, rescales in itertools.product(range(100), (False, True)):
+@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("rescales", [False, True])
+def test_all_promises_are_kept_without_mutations(first: int, rescales: bool) -> None:
+    for seed in range(first, first + 25):
         outcome = simulate(seed, rescales=rescales)
         assert outcome.problem is None, str(outcome)
 
@@ -107,8 +108,10 @@ def compaction_keeps_the_oldest_row(patch: Patch) -> None:
 
 
 def garbage_is_collected_too_early(patch: Patch) -> None:
-    init = Garbage.__init__
+    """What the batch before the last one needs, though its record stays."""
+    init, forget = Garbage.__init__, Ledger.forget
     patch.setattr(Garbage, "__init__", lambda self, ledger, storage, _: init(self, ledger, storage, 1))
+    patch.setattr(Ledger, "forget", lambda self, keep: forget(self, keep + 1))
 
 
 def garbage_is_what_is_not_named_yet(patch: Patch) -> None:

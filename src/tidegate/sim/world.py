@@ -7,6 +7,7 @@ held up. So calls nest, and whoever is further down in the stack is waiting.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import tempfile
@@ -317,9 +318,8 @@ class World:
 
     def check_committed(self, batch_id: int, attempt: str) -> None:
         """What becomes visible is in the ledger, with that attempt."""
-        for name in self.disk.names(self.ledger_folder):
-            record = {} if name.startswith(".") else json.loads(self.disk.read(self.ledger_folder / name))
-            if record.get("batch_id") == batch_id:
+        for record in self._records():
+            if record["batch_id"] == batch_id:
                 shown = [receipt["attempt"] for receipt in record["receipts"].values()]
                 self.promise(shown == [attempt], f"{attempt} is published, and {shown} committed")
                 self.known = max(self.known, batch_id)
@@ -331,6 +331,10 @@ class World:
         self.promise(batch_id in self.sink.visible, f"batch {batch_id} is through and was not published")
         self.known = max(self.known, batch_id)
         self.counts["batches"] += 1
+        there = set(self.disk.names(self.log_folder))
+        for record in itertools.islice(self._records(), RETENTION):
+            gone = {run["name"] for run in record["state"]["runs"]} - there
+            self.promise(not gone, f"batch {record['batch_id']} needs runs that were deleted: {gone}")
         if self.calm:
             self._spend_a_calm_moment()
 
@@ -339,6 +343,13 @@ class World:
         if self.calm and rescaler is not None and rescaler.phase is not None:
             current = rescaler.history.all()[-1]
             self.promise(current.strategy == "lazy", f"rescale {current} does not settle")
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        """The committed batches as they lie on the disk, newest first."""
+        for name in reversed(self.disk.names(self.ledger_folder)):
+            record = {} if name.startswith(".") else json.loads(self.disk.read(self.ledger_folder / name))
+            if "batch_id" in record:
+                yield record
 
     def _entries(self) -> list[Entry]:
         return list(Ledger(self.ledger_folder, self.disk).entries())
