@@ -109,7 +109,7 @@ class MissingExtraError(TidegateError, ImportError):
     def __init__(self, extra: str, needed_by: str) -> None:
         self.extra = extra
         super().__init__(
-            f"{needed_by} needs an optional part: pip install 'tidegate[{extra}]' "
+            f"{needed_by} needs an optional package: pip install 'tidegate[{extra}]' "
             f"(in a checkout: pip install '.[{extra}]')"
         )
 

@@ -62,7 +62,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.point not in POINTS:
-            raise ValueError(f"there is no fault point {self.point!r}; there are: {', '.join(POINTS)}")
+            raise ValueError(f"unknown fault point {self.point!r}; known: {', '.join(POINTS)}")
 
     @property
     def name(self) -> str:

@@ -108,7 +108,7 @@ def test_a_checkpoint_where_nothing_runs(tmp_path: Path) -> None:
 def test_a_file_whose_process_is_gone(tmp_path: Path) -> None:
     pid = ended_process()
     left_behind(tmp_path, pid=pid)
-    with pytest.raises(ControlError, match=f"counts no longer runs on .*: process {pid} is gone"):
+    with pytest.raises(ControlError, match=f"counts no longer runs on .*: process {pid} has exited"):
         ControlClient.find(tmp_path)
 
 

@@ -115,7 +115,7 @@ def test_an_address_that_cannot_be_had_is_named(tmp_path: Path, bind: str) -> No
 def test_a_checkpoint_that_cannot_be_written_ends_the_server(tmp_path: Path) -> None:
     (tmp_path / "control.json").mkdir()
     server = ControlServer(Toy(), checkpoint=tmp_path)
-    with pytest.raises(ControlError, match=r"control\.json cannot be written: "), server:
+    with pytest.raises(ControlError, match=r"cannot write .*control\.json: "), server:
         pass
     with pytest.raises(ConnectionRefusedError):
         call(server.url, "GET", "/health")

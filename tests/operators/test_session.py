@@ -150,7 +150,7 @@ def test_an_aggregate_that_is_added_later_begins_with_nothing() -> None:
 
 
 def test_sessions_are_not_emitted_before_they_are_final() -> None:
-    with pytest.raises(PipelineError, match="session windows leave when they are final"):
+    with pytest.raises(PipelineError, match="session windows are emitted when they are final"):
         operator(_COLUMNS, ["k"], {"n": agg.count()}, _WINDOW, "update")
 
 

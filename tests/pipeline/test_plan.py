@@ -107,7 +107,7 @@ def test_a_bad_duration(text: str) -> None:
 
 
 def test_a_window_of_no_length() -> None:
-    assert "more than zero" in str(refused(lambda: tg.session("0 s")))
+    assert "exceed zero" in str(refused(lambda: tg.session("0 s")))
 
 
 def test_a_slide_that_does_not_divide() -> None:
@@ -183,7 +183,7 @@ def test_steps_have_names_of_their_own() -> None:
     keyed.named("mine").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
     assert "mine" in str(p)
     assert "already" in str(refused(lambda: keyed.named("mine").deduplicate()))
-    assert "no name" in str(refused(lambda: keyed.named("a name").deduplicate()))
+    assert "is not a step name" in str(refused(lambda: keyed.named("a name").deduplicate()))
 
 
 def test_keyed_steps_are_declared_and_drawn() -> None:

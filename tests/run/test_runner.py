@@ -350,7 +350,7 @@ def test_a_listener_that_raises_ends_the_run_after_its_batch(spark: SparkSession
     p = tg.Pipeline("grumble")
     p.source(sensors()).sink(tg.sinks.Files(tmp_path / "out"))
     overrides = {"engine.checkpoint": str(tmp_path / "checkpoint"), "engine.interval": "100 ms"}
-    with pytest.raises(ListenerError, match=r"grumble failed at batch 0.*no such metric"):
+    with pytest.raises(ListenerError, match=r"grumble failed after batch 0.*no such metric"):
         p.run(config=config.load(environ={}, overrides=overrides), listeners=[grumble], until_done=True)
     assert tg.read(tmp_path / "out").num_rows >= 1_000
 

@@ -51,7 +51,7 @@ class Garbage:
         try:
             self._ledger.forget(self._retention)
         except (OSError, CheckpointError) as error:
-            log.warning("old records of the ledger could not be deleted: %s", error)
+            log.warning("could not delete old records of the ledger: %s", error)
         if manifest is None:
             return
         self._named.append(frozenset(run.name for run in manifest.runs))
@@ -80,4 +80,4 @@ class Garbage:
         try:
             self._storage.delete(name)
         except Exception as error:
-            log.warning("the run %s could not be deleted: %s", name, error)
+            log.warning("could not delete run %s: %s", name, error)

@@ -77,7 +77,7 @@ class Outputs:
         if writer is None:
             raise CheckpointError(
                 f"batch {batch_id} was committed with rows for {place}, which is no longer in the "
-                "pipeline; put that sink back to have them published, and take it out after that"
+                "pipeline; restore that sink so that they are published, then remove it"
             )
         writer.publish(batch_id, receipt)
 

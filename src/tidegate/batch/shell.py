@@ -90,7 +90,7 @@ class Batches:
         """
         entry = self.ledger.get(batch_id)
         if entry is not None:
-            log.info("batch %d was committed before; publishing it again", batch_id)
+            log.info("batch %d is already committed; publishing it again", batch_id)
             _Batch(self, batch_id, cut, job, entry).carry_out()
             return None
         self.ledger.check_next(batch_id)

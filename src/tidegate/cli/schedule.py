@@ -93,4 +93,4 @@ class Schedule:
             try:
                 self._controls.apply(appointment.ask)
             except ControlError as error:
-                log.warning("the rescale after %g s did not take place: %s", appointment.after, error)
+                log.warning("the rescale at %g s failed: %s", appointment.after, error)

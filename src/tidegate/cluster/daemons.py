@@ -49,7 +49,7 @@ class Daemon:
         if not said:
             why = self._guard.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
             self.end()
-            raise ClusterError(f"{command[0]} cannot be run in {folder}: {why}")
+            raise ClusterError(f"{command[0]} could not be started in {folder}: {why}")
         self.pid = int(said)
         """Of the process itself, which its guard watches."""
 

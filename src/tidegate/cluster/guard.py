@@ -30,7 +30,7 @@ def main(folder: Path, command: list[str]) -> None:
     """Run the command to its end, or to that of the input."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "this system does not hand orphans to the guard")
+        raise OSError(ctypes.get_errno(), "this system does not reparent orphaned processes to the guard")
     try:
         with (folder / "log").open("ab") as log:
             child = subprocess.Popen(

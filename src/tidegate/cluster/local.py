@@ -31,7 +31,7 @@ _LOOK = 0.2
 """Seconds between two looks at the workers."""
 _PAUSE = 2.0
 """Seconds between two attempts to replace dead workers, so that one that cannot run does not keep us busy."""
-_NO_MASTER = "the Spark master of this cluster has ended; stop the pipeline and start it again. It said:"
+_NO_MASTER = "the Spark master of this cluster has exited; restart the pipeline. Its last output:"
 
 
 class InProcess(Cluster):
@@ -48,7 +48,7 @@ class InProcess(Cluster):
         """Changes nothing; tells how many slots there are."""
         checked_count(executors)
         if self._slots is None:
-            raise ClusterError("attach the session first: only then it is known how many slots it has")
+            raise ClusterError("attach the session first: until then the number of slots is not known")
         return self._slots
 
 
@@ -144,7 +144,7 @@ class LocalCluster(Cluster):
         """Replace workers that die, and stop those that are retired and empty."""
         while not self._closing.wait(_LOOK):
             if not self._daemon.alive:
-                log.error("the Spark master has ended: executors that are lost now are not replaced")
+                log.error("the Spark master has exited: lost executors will not be replaced")
                 return
             try:
                 with self._change:
@@ -202,5 +202,5 @@ class LocalCluster(Cluster):
         self._count += 1
         name = f"worker-{self._count}"
         daemon = start_worker(self._home / name, self.master, cores=self._cores, memory=self._memory)
-        log.info("%s starts, process %d", name, daemon.pid)
+        log.info("started %s, process %d", name, daemon.pid)
         self._workers.append(_Worker(name, daemon))

@@ -23,7 +23,7 @@ class Standalone(Cluster):
         """`cores` and `memory` are of one executor; its Python must be where this process has it. `patience`,
         in seconds, is how long `attach` waits for the first one."""
         if not master.startswith("spark://"):
-            raise ClusterError(f"{master!r} is no standalone master: write it like spark://host:7077")
+            raise ClusterError(f"{master!r} is not a standalone master; write it like spark://host:7077")
         self._patience = patience
         conf = executor_conf(cores, memory)
         host = master.removeprefix("spark://").partition(":")[0]
@@ -36,7 +36,7 @@ class Standalone(Cluster):
         self._executors = Executors(spark)
         if not self._await_executors(spark, 1, self._patience):
             raise ClusterError(
-                f"{self.master} gave no executor in {self._patience:.0f} s: is there a worker with "
+                f"{self.master} gave no executor within {self._patience:.0f} s: is there a worker with "
                 f"{self.conf['spark.executor.cores']} free cores and {self.conf['spark.executor.memory']} of "
                 "memory, and does it reach this machine?"
             )

@@ -72,9 +72,9 @@ def warm_up(spark: SparkSession, executor: str, cores: int) -> None:
         rows = rows_on(spark, executor, cores)
         rows.mapInArrow(_task(_modules()), rows.schema).collect()
     except Exception as error:
-        log.info("executor %s takes tasks without having been warmed up: %s", executor, reason(error))
+        log.info("executor %s was not warmed up: %s", executor, reason(error))
     else:
-        log.info("executor %s is warm after %.1f s", executor, time.monotonic() - began)
+        log.info("executor %s is warmed up after %.1f s", executor, time.monotonic() - began)
 
 
 def _modules() -> tuple[str, ...]:

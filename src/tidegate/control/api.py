@@ -82,11 +82,11 @@ class PlanBody(Body):
     def _fits_its_kind(self) -> Self:
         if self.kind == "scale":
             if self.bytes is not None:
-                raise ValueError("bytes is for a rebalance")
+                raise ValueError("bytes is only for a rebalance")
             if self.nodes is None and self.parallelism is None:
                 raise ValueError("give nodes, parallelism or both")
         elif self.nodes is not None or self.parallelism is not None:
-            raise ValueError("a rebalance keeps nodes and parallelism; leave them out")
+            raise ValueError("a rebalance keeps nodes and parallelism; omit them")
         return self
 
     def ask(self) -> Ask:
@@ -121,7 +121,7 @@ def app(controls: Controls, token: str) -> FastAPI:
     """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`."""
     api = FastAPI(
         title="Tidegate",
-        description="A running pipeline, seen and steered from outside.",
+        description="Watch and control a running pipeline.",
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
@@ -159,7 +159,7 @@ def app(controls: Controls, token: str) -> FastAPI:
 
     @api.get("/scale", status_code=202, **barred)
     def add_node(
-        stage: Annotated[int, Query(description="A keyed step by its place in `steps` of /status, from 1.")],
+        stage: Annotated[int, Query(description="The position of a keyed step in `steps` of /status.")],
     ) -> Rescale:
         """One more state node, for the keyed step with this number."""
         with one_more:
@@ -257,7 +257,7 @@ def _explain_errors(api: FastAPI) -> None:
         asked = f"{request.method} {request.url.path}"
         plain = {404: "Not Found", 405: "Method Not Allowed"}
         known = error.detail != plain.get(error.status_code)
-        text = error.detail if known else f"there is no {asked}; /docs shows what there is"
+        text = error.detail if known else f"there is no {asked}; see /docs for the routes"
         return _error(error.status_code, text, headers=error.headers)
 
 
@@ -271,7 +271,7 @@ def _problem(found: dict[str, Any]) -> str:
     place = ".".join(str(part) for part in found["loc"][1:] if found["type"] != "json_invalid")
     match found["type"]:
         case "extra_forbidden":
-            return f"{place}: there is no such field"
+            return f"{place}: unknown field"
         case "missing" if place:
             return f"{place}: is missing"
         case "missing" | "model_attributes_type" | "model_type":

@@ -41,7 +41,7 @@ class ControlClient:
         # On this machine the process is ours to see. Its port may have gone to somebody else since.
         if _is_local(told["url"]) and not _alive(told["pid"]):
             raise ControlError(
-                f"{found.pipeline} no longer runs on {checkpoint}: process {told['pid']} is gone and has "
+                f"{found.pipeline} no longer runs on {checkpoint}: process {told['pid']} has exited and "
                 f"left {file} behind; the next `tidegate run` replaces it"
             )
         found.status()
@@ -112,7 +112,7 @@ class ControlClient:
         if answer.status == 401:
             raise ControlError(
                 f"{self.pipeline} rejects the token of its checkpoint: another process answers at {self.url} "
-                "now; start the pipeline again, or wait until it has started"
+                "now; start the pipeline again, or wait until it has started started"
             )
         if not 200 <= answer.status < 300:
             raise ControlError(_error_of(text) or f"{method} {self.url}{path} answers {answer.status}")
@@ -124,7 +124,7 @@ class ControlClient:
         else:
             why = f"({getattr(error, 'strerror', None) or error or type(error).__name__})"
         raise ControlError(
-            f"{self.pipeline} does not answer at {self.url} {why}; it is starting, ending or gone"
+            f"{self.pipeline} does not answer at {self.url} {why}; it is starting, stopping or gone"
         ) from error
 
 
@@ -146,9 +146,9 @@ def _read(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ControlError(_why_missing(file)) from None
     except PermissionError:
-        raise ControlError(f"{file} may be read only by the user who runs the pipeline") from None
+        raise ControlError(f"{file} can only be read by the user who runs the pipeline") from None
     except OSError as error:
-        raise ControlError(f"{file} cannot be read: {error.strerror}") from error
+        raise ControlError(f"cannot read {file}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise ControlError(f"{file} is damaged; stop the pipeline with Ctrl-C and start it again") from error
 

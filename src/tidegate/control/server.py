@@ -95,7 +95,7 @@ class ControlServer:
                 json.dump(told, file)
             draft.replace(self._file)
         except OSError as error:
-            raise ControlError(f"{self._file} cannot be written: {error.strerror}") from error
+            raise ControlError(f"cannot write {self._file}: {error.strerror}") from error
         finally:
             draft.unlink(missing_ok=True)
 

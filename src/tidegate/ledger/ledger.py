@@ -54,7 +54,7 @@ class Ledger:
         self.check_next(entry.batch_id)
         if not self._create(entry):
             raise FencedError(
-                f"batch {entry.batch_id} is not committed: another driver has taken over this checkpoint "
+                f"batch {entry.batch_id} was not committed: another driver has taken over this checkpoint "
                 f"from this one (generation {self.generation}); only one can run at a time"
             )
         self.last = entry
@@ -64,7 +64,7 @@ class Ledger:
         expected = 0 if self.last is None else self.last.batch_id + 1
         if batch_id != expected:
             raise CheckpointError(
-                f"batch {batch_id} came where the ledger expects batch {expected}: it and Spark's own "
+                f"batch {batch_id} came, but the ledger expects batch {expected}: the ledger and Spark's own "
                 "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
             )
 
@@ -155,4 +155,4 @@ def _read(path: Path, parse: Callable[[bytes], T], disk: Disk = DISK) -> T:
     try:
         return parse(disk.read(path))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"the ledger's record {path} cannot be read: {error}") from error
+        raise CheckpointError(f"cannot read the ledger's record {path}: {error}") from error

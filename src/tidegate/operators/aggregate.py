@@ -34,7 +34,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
     taken = {*partials.kept.names, *partials.arriving.names} | ({START, END} if step.window else set())
     clash = [key for key in keys.names if key.lower() in taken]
     if clash:
-        raise PipelineError(f"the key {clash[0]!r} has the name of a column of this step; name it otherwise")
+        raise PipelineError(f"the key {clash[0]!r} has the same name as a column of this step; rename it")
     read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
     if input.event_time and any(isinstance(partial, Edge) for partial in partials.each):
         read.add(input.event_time.column)
@@ -56,8 +56,8 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
         raise PipelineError(f"there is no aggregate per {window.describe()}")
     if step.mode != "append":
         raise PipelineError(
-            "session windows leave when they are final (emit='append'): a session that was emitted "
-            "earlier could not be taken back when two sessions become one"
+            "session windows are emitted when they are final (emit='append'): a session emitted "
+            "earlier could not be withdrawn when two sessions merge"
         )
     return SessionAggregate(grouping, window, input.event_time)
 
@@ -66,16 +66,16 @@ def _check_name(name: str, aggregate: AggregateFunction, input: Input, *, window
     # Spark takes names that differ in case alone for one.
     taken = {key.lower() for key in input.keys} | ({START, END} if windowed else set())
     if name.lower() in taken:
-        raise PipelineError(f"{name} = {aggregate} has the name of another column that leaves the step")
+        raise PipelineError(f"{name} = {aggregate} has the same name as another output column of the step")
     if name.startswith("_"):
-        raise PipelineError(f"{name} = {aggregate}: names that begin with '_' are kept for Tidegate")
+        raise PipelineError(f"{name} = {aggregate}: names that start with '_' are reserved for Tidegate")
 
 
 def _kind(column: str, input: Input) -> T.DataType:
     if column not in input.schema.names:
         raise PipelineError(f"there is no column {column!r}; there are {', '.join(input.schema.names)}")
     if column in RESERVED:
-        raise PipelineError(f"a column {column!r} cannot be used here: Tidegate has one of that name")
+        raise PipelineError(f"a column {column!r} cannot be used here: Tidegate uses that name itself")
     return input.schema[column].dataType
 
 
@@ -83,7 +83,7 @@ def _arrow(column: str, kind: T.DataType) -> pa.DataType:
     try:
         return to_arrow_type(kind, timezone="UTC")
     except PySparkException:
-        raise PipelineError(f"{column!r} is a {kind.simpleString()}, which cannot leave Spark") from None
+        raise PipelineError(f"{column!r} is a {kind.simpleString()}, which Arrow does not have") from None
 
 
 def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
@@ -125,12 +125,12 @@ def _sum_kind(kind: T.DataType, *, fractional: bool) -> pa.DataType:
 
 def _check_kind(aggregate: AggregateFunction, kind: T.DataType, *, ordered: bool) -> None:
     if not ordered and not isinstance(kind, T.NumericType):
-        raise PipelineError(f"{aggregate} needs numbers, and {aggregate.column!r} is a {kind.simpleString()}")
+        raise PipelineError(f"{aggregate} needs numbers, but {aggregate.column!r} is a {kind.simpleString()}")
     nested = T.ArrayType | T.MapType | T.StructType | T.VariantType | T.NullType
     if isinstance(kind, nested):
         raise PipelineError(
             f"{aggregate} needs values with an order, and {aggregate.column!r} is a "
-            f"{kind.simpleString()}; select the part that counts as a column of its own"
+            f"{kind.simpleString()}; select the relevant part as a separate column"
         )
     if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
         raise PipelineError(

@@ -133,8 +133,8 @@ def from_step(step: steps.Process, given: Input) -> Process:
     for name in columns.names:
         if name in given.keys:
             raise PipelineError(
-                f"the state has a column {name!r}, which is a key; the key is in the state anyway, "
-                "leave it out of state_schema"
+                f"the state has a column {name!r}, which is a key column; the key is always in the state, "
+                "remove it from state_schema"
             )
     if TIMER in columns.names and not pa.types.is_timestamp(columns.field(TIMER).type):
         raise PipelineError(f"the state's column 'timer' is a {columns.field(TIMER).type}, not a timestamp")

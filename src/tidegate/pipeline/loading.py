@@ -58,7 +58,7 @@ def _module(path: Path) -> ModuleType:
     name = f"tidegate_pipeline_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path.resolve())
     if spec is None:
-        raise PipelineError(f"{str(path)!r} is no Python file; its name must end in .py")
+        raise PipelineError(f"{str(path)!r} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     # As with `python FILE`: modules beside the file can be imported, here and in local workers.
@@ -85,7 +85,7 @@ def _choose(
     if name is not None:
         raise PipelineError(f"{file} declares no pipeline {name!r}; it declares: {names}")
     if not pipelines:
-        raise PipelineError(f'{file} declares no pipeline; one is declared by tg.Pipeline("name")')
+        raise PipelineError(f'{file} declares no pipeline; declare one with tg.Pipeline("name")')
     raise PipelineError(f"{file} declares {len(pipelines)} pipelines ({names}); say which, as {file}:NAME")
 
 

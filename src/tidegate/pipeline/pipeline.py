@@ -44,7 +44,7 @@ class Pipeline:
     def __init__(self, name: str, *, config: Mapping[str, Any] | None = None) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise PipelineError(
-                f"{name!r} is no name for a pipeline: letters, digits, '.', '_' and '-' only", where=caller()
+                f"{name!r} is not a pipeline name: letters, digits, '.', '_' and '-' only", where=caller()
             )
         self.name = name
         self.config: Mapping[str, Any] = dict(config or {})
@@ -101,12 +101,10 @@ class Pipeline:
         self._numbers[kind.kind] += 1
         given = name or f"{kind.kind}-{self._numbers[kind.kind]}"
         if name is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
-            problem = f"{name!r} is no name for a step: letters, digits, '_' and '-' only"
+            problem = f"{name!r} is not a step name: letters, digits, '_' and '-' only"
             raise refused(problem, step=kind.kind)
         if any(step.name == given for step in self._steps):
-            raise refused(
-                f"there is a step {given!r} already; give each one a name of its own", step=kind.kind
-            )
+            raise refused(f"there is a step {given!r} already; give each one its own name", step=kind.kind)
         step = kind(given, caller(), inputs, **fields)
         self._steps.append(step)
         return step

@@ -39,7 +39,7 @@ class Plan:
     def check(self) -> None:
         """Raise a PipelineError for the first step that cannot run."""
         if not self.sources:
-            raise PipelineError(f"pipeline {self.name!r} has no source; begin with p.source(...)")
+            raise PipelineError(f"pipeline {self.name!r} has no source; start with p.source(...)")
         if not self.sinks:
             last = self.steps[-1]
             raise last.error("has no sink after it, so its rows go nowhere; end the stream with .sink(...)")
@@ -62,7 +62,7 @@ class Plan:
         for above in self.upstream(step):
             if isinstance(above, SourceStep) and above.source.event_time is None:
                 raise step.error(
-                    f"works on event time, and {above.name} ({above.where}) has none; "
+                    f"works on event time, but {above.name} ({above.where}) has none; "
                     "name its timestamp column with event_time="
                 )
 
@@ -73,8 +73,8 @@ class Plan:
             origin = _updating(above)
             if origin is not None:
                 raise step.error(
-                    f"needs rows that are final, and {origin.name} ({origin.where}) hands on a key again "
-                    "each time that it changes; give it a window, which leaves once, or use .process(...)"
+                    f"needs final rows, but {origin.name} ({origin.where}) emits a key again "
+                    "each time it changes; give it a window, which is emitted once, or use .process(...)"
                 )
 
     def _check_grace(self) -> None:
@@ -93,7 +93,7 @@ class Plan:
             if place in seen:
                 raise step.error(
                     f"writes to {place}, and so does {seen[place].name} ({seen[place].where}); "
-                    "give each sink a place of its own"
+                    "give each sink its own place"
                 )
             seen[place] = step
 

@@ -106,7 +106,7 @@ class Stream(_Declared):
     def key_by(self, *columns: str) -> KeyedStream:
         """Give the rows a key: steps with state follow."""
         if not columns:
-            self._refuse(steps.KeyBy, "needs a column; a stateful step without key cannot be spread")
+            self._refuse(steps.KeyBy, "needs a column; a stateful step without a key cannot be distributed")
         return KeyedStream(self.pipeline, self._then(steps.KeyBy, columns=columns).step)
 
     def window_join(
@@ -126,7 +126,7 @@ class Stream(_Declared):
         if window is None:
             self._refuse(
                 keyed.WindowJoin,
-                "has no window, so its state would grow without end; pass window=tg.tumbling('4 seconds')",
+                "has no window, so its state would grow without bound; pass window=tg.tumbling('4 seconds')",
             )
         keys = self._keys(keyed.WindowJoin, on, how)
         return self._then(keyed.WindowJoin, other, name=name, on=keys, window=window, how=how)
@@ -187,7 +187,7 @@ class Stream(_Declared):
 
     def __getattr__(self, name: str) -> NoReturn:
         if not name.startswith("_") and hasattr(KeyedStream, name):
-            problem = "keeps state per key and this stream has no key; call .key_by('column') first"
+            problem = "keeps state per key, but this stream has no key; call .key_by('column') first"
             raise refused(problem, step=name)
         raise AttributeError(f"a stream has no {name!r}")
 
@@ -261,7 +261,7 @@ class KeyedStream(_Declared):
             if not isinstance(aggregate, AggregateFunction):
                 self._refuse(
                     keyed.Aggregate,
-                    f"{name}={aggregate!r} is no aggregate; take one of tg.agg, e.g. tg.agg.sum('value')",
+                    f"{name}={aggregate!r} is not an aggregate; use one of tg.agg, e.g. tg.agg.sum('value')",
                 )
         return self._then(keyed.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
 
@@ -271,7 +271,7 @@ class WindowedStream:
 
     def __init__(self, stream: KeyedStream, window: Window, emit: Mode) -> None:
         if not isinstance(window, Window):
-            raise refused(f"{window!r} is no window; write e.g. tg.tumbling('4 seconds')", step="window")
+            raise refused(f"{window!r} is not a window; write tg.tumbling('4 seconds')", step="window")
         if emit not in ("append", "update"):
             raise refused(f"emit={emit!r} is not one of 'append', 'update'", step="window")
         self._stream = stream

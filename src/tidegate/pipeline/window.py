@@ -103,5 +103,5 @@ def _length(text: str, step: str) -> float:
     except DurationError as error:
         raise refused(str(error), step=step) from None
     if length <= 0:
-        raise refused(f"{text!r} is no length: it must be more than zero", step=step)
+        raise refused(f"{text!r} is not a length: it must exceed zero", step=step)
     return length

@@ -185,7 +185,7 @@ class Migration:
         """Raise ControlError when a rescale by this strategy cannot begin now."""
         if self._asked is not None or self.phase == "restarting":
             raise ControlError(
-                f"rescale {self.current} has not switched to its route yet; ask again when it has",
+                f"rescale {self.current} has not switched to its route yet; try again when it has",
                 story=tuple(map(str, self.story)),
             )
         if self._moving is None:
@@ -193,7 +193,7 @@ class Migration:
         if strategy == "restart" or self._moving.strategy in ("restart", "eager"):
             raise ControlError(
                 f"rescale {self._moving.number} ({self._moving.strategy}) is still moving state, and "
-                f"{strategy!r} cannot begin before it has settled",
+                f"{strategy!r} cannot start before it has settled",
                 story=tuple(map(str, self.story)),
             )
 

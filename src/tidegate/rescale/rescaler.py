@@ -190,7 +190,7 @@ class Rescaler:
             try:
                 self._fit(parallelism)
             except Exception as error:  # Batches run all the same, on what there is.
-                log.warning("the cluster does not follow to %d partitions: %s", parallelism, error)
+                log.warning("the cluster could not be adapted to %d partitions: %s", parallelism, error)
 
         self._spawn(fit)
 
@@ -266,7 +266,7 @@ class Rescaler:
         if strategy == "restart":
             return "the query stops; it starts again with new nodes, which read their state from the log"
         if not self._nodes.peers:
-            return "no bytes move: new owners read the runs of the log, which is a folder of this machine"
+            return "no bytes move: new owners read the runs of the log, which is a local folder"
         return {
             "eager": "the next batch waits until all of this has moved",
             "lazy": "no pause: a key moves when a batch needs it; old owners stay until all have moved",

@@ -77,7 +77,7 @@ class Route:
         if len(owners) != len(partitions):
             raise CheckpointError(
                 f"the ledger holds a damaged route: {len(owners)} key groups have an owner and "
-                f"{len(partitions)} a partition; go on from a savepoint, or use another checkpoint folder"
+                f"{len(partitions)} a partition; start from a savepoint, or use another checkpoint folder"
             )
         return cls(form["version"], owners, partitions)
 
@@ -131,5 +131,5 @@ def _listed(table: dict[str, str], what: str) -> tuple[int, ...]:
 def _damaged(group: int, problem: str) -> CheckpointError:
     return CheckpointError(
         f"the ledger holds a damaged route: key group {group} has {problem}; "
-        "go on from a savepoint, or use another checkpoint folder"
+        "start from a savepoint, or use another checkpoint folder"
     )

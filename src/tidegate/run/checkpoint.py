@@ -36,7 +36,7 @@ def open_folder(place: str, plan: Plan) -> Path:
     try:
         is_new = create(folder / "pipeline.json", json.dumps(mine, indent=2).encode())
     except OSError as error:
-        raise CheckpointError(f"the checkpoint {folder} cannot be used: {error}") from error
+        raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
     theirs = mine if is_new else _read(folder / "pipeline.json", "pipeline", "sources")
     if theirs != mine:
         raise CheckpointError(
@@ -88,7 +88,7 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
     others = [name for name in storage.names() if name.endswith(".owner") and name != owner]
     if others:
         raise CheckpointError(
-            f"the log {place} belongs to another checkpoint; give each one a place of its own with state.log"
+            f"the log {place} belongs to another checkpoint; give each its own place with state.log"
         )
     # Only a place that can be used goes on record.
     storage.write(owner, [str(folder).encode()])
@@ -104,7 +104,7 @@ def find_log(folder: Path, log: str | None) -> Storage:
     if "://" not in place or parts.scheme == "file":
         path = Path(parts.path if parts.scheme == "file" else place)
         if not path.is_dir():
-            hint = "" if log else "; where the runs have been moved, give that place with --log"
+            hint = "" if log else "; if the runs were moved, give their place with --log"
             raise StateError(f"there is no folder {path} with the runs of the state{hint}")
     return open_storage(place)
 

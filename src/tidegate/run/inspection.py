@@ -103,7 +103,7 @@ class Inspection:
                 return recorded
         last, first = self.batches[0].batch_id, self.batches[-1].batch_id
         raise CheckpointError(
-            f"the state of batch {batch_id} is not on record in {self.folder}, only that of batches {first} "
+            f"the state of batch {batch_id} is not available in {self.folder}, only that of batches {first} "
             f"to {last}; state.retention says how many are kept"
         )
 

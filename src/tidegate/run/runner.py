@@ -289,7 +289,7 @@ class Runner:
             name = getattr(listener, "__qualname__", type(listener).__name__)
             self.fail(
                 ListenerError(
-                    f"the listener {name} failed at batch {progress.batch_id}, which is committed: "
+                    f"the listener {name} failed after batch {progress.batch_id} was committed: "
                     f"{type(error).__name__}: {error}"
                 ),
                 error,

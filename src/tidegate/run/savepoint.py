@@ -51,7 +51,7 @@ def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, se
         for made in (target, *missing):
             _sync(made.parent)
     except OSError as error:
-        raise CheckpointError(f"the savepoint {target} cannot be written: {error}") from error
+        raise CheckpointError(f"cannot write the savepoint {target}: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return entry.batch_id

@@ -119,7 +119,7 @@ class Reader:
             if sum(progress.offset for progress in self._progress.values()) > before:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _SILENCE_SECONDS:
-                raise SinkError(f"nothing came from topic {self._topic} for {_SILENCE_SECONDS:.0f} s")
+                raise SinkError(f"received nothing from topic {self._topic} for {_SILENCE_SECONDS:.0f} s")
             if message is not None:
                 yield message
 
@@ -139,9 +139,9 @@ class Reader:
         try:
             known = self._consumer.list_topics(self._topic, timeout=_METADATA_SECONDS).topics[self._topic]
         except KafkaException as error:
-            raise SinkError(f"topic {self._topic} cannot be read: {error}") from error
+            raise SinkError(f"cannot read topic {self._topic}: {error}") from error
         if known.error is not None:
-            raise SinkError(f"topic {self._topic} cannot be read: {known.error}")
+            raise SinkError(f"cannot read topic {self._topic}: {known.error}")
         progress = {}
         for partition in sorted(known.partitions):
             if saved := positions.get(str(partition)):
@@ -174,7 +174,7 @@ class Reader:
                 progress = self._progress[found.partition()]
                 progress.offset = max(progress.offset, found.offset())
                 return None
-            raise SinkError(f"topic {self._topic} cannot be read: {error}")
+            raise SinkError(f"cannot read topic {self._topic}: {error}")
         message = _decoded(found)
         return message if self._progress[message.partition].advance(message) else None
 

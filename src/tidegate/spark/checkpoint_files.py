@@ -59,7 +59,7 @@ class CheckpointFiles:
             if not (offsets / number).is_file():
                 raise CheckpointError(
                     f"Spark's own record of batch {number} is not in {offsets}, and without it the pipeline "
-                    f"cannot go on after batch {batch_id}: ledger and spark do not belong together"
+                    f"cannot resume after batch {batch_id}: its ledger and Spark's checkpoint do not match"
                 )
             create(target / "offsets" / number, (offsets / number).read_bytes())
         until = time.monotonic() + settle

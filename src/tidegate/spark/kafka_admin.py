@@ -32,7 +32,7 @@ def ensure_topic(
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         place = f"Kafka {topic} at {client['bootstrap.servers']}"
-        raise SinkError(f"{place} cannot be used: {cause.toString()}") from None
+        raise SinkError(f"{place} is not usable: {cause.toString()}") from None
     finally:
         if admin is not None:
             admin.close()

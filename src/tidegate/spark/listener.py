@@ -97,7 +97,7 @@ class _Listener:
             try:
                 self._runner.progressed(Report.from_json(told))
             except Exception as error:
-                text = f"the progress of batch {told['batchId']} could not be read: {error}"
+                text = f"the progress of batch {told['batchId']} is unreadable: {error}"
                 self._runner.fail(QueryError(text), error)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802

@@ -79,7 +79,7 @@ def start(
         return builder.getOrCreate()
     except Exception as error:
         raise SessionError(
-            f"Spark does not start on {master!r}: {reason(error)}. "
+            f"Spark could not start on {master!r}: {reason(error)}. "
             "`tidegate doctor --spark` looks for the cause"
         ) from error
 

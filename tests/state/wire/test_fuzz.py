@@ -439,9 +439,9 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("rows", SCHEMAS.values(), ids=SCHEMAS.keys())
 def test_rows_of_another_schema_are_refused(target: Target, rows: pa.Table) -> None:
-    with pytest.raises(StateError, match="were sent where"):
+    with pytest.raises(StateError, match="were sent, but"):
         target.node.stage(target.ticket, TABLE.name, 1, rows)
-    with pytest.raises(StateError, match="were sent where"):
+    with pytest.raises(StateError, match="were sent, but"):
         target.node.get(target.ticket, TABLE.name, rows)
 
 

@@ -65,7 +65,7 @@ class Sum(Partial):
     def _refuse(self, beyond: Numbers) -> None:
         if beyond.any():
             raise PipelineError(
-                f"{self.name} = sum({self.of}) has passed the range of {self.output}; "
+                f"{self.name} = sum({self.of}) overflows {self.output}; "
                 f"sum a column of a wider type, e.g. with_column({self.of!r}, 'cast({self.of} as double)')"
             )
 

@@ -39,5 +39,5 @@ def check_key(column: str, kind: T.DataType) -> None:
     if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
         raise PipelineError(
             f"{column!r} is a {kind.simpleString()}, which cannot be a key; "
-            "select the parts that make up the key as columns of their own"
+            "select the parts that make up the key as separate columns"
         )

@@ -196,7 +196,7 @@ class LocalNodes:
             shutil.rmtree(folder, ignore_errors=True)
             said = (self._scratch / f"{name}.log").read_text(errors="replace")[-2000:].strip()
             raise StateError(
-                f"state node {name} did not start (exit code {process.returncode}): {said or 'no word'}"
+                f"state node {name} did not start (exit code {process.returncode}): {said or 'no output'}"
             )
         told = json.loads(line)
         handle = NodeHandle(told["name"], told["address"], told["pid"])

@@ -188,7 +188,7 @@ class Nodes:
                 try:
                     self._connected(node).release(ticket, every)
                 except TidegateError as error:
-                    _log.warning("%s has not heard that it may let go: %s", node.name, error)
+                    _log.warning("could not tell %s to release key groups: %s", node.name, error)
 
         self._spawn(partial(tell, self._provider.nodes))
 
@@ -273,13 +273,13 @@ class Nodes:
         try:
             self._client(node).commit(ticket, watermark)
         except TidegateError as error:
-            _log.warning("node %d has not heard that batch %d is committed: %s", node, ticket.batch_id, error)
+            _log.warning("node %d was not told that batch %d is committed: %s", node, ticket.batch_id, error)
 
     def heal(self) -> int:
         """Replace the nodes that do not answer; how many there were."""
         lost = self._provider.dead()
         for node in lost:
-            _log.warning("state node %d is lost; starting another in its place", node)
+            _log.warning("state node %d is lost; starting a replacement", node)
         self._provider.replace_all(lost)
         return len(lost)
 

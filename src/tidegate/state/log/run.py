@@ -246,7 +246,7 @@ class Run:
     def _changed(self, table: StateTable, problem: str) -> StateError:
         return StateError(
             f"run {self.name} does not fit state table {table.name}: {problem}; only nullable value columns "
-            "may be added to a table. Start with a new checkpoint, or take the change back"
+            "may be added to a table. Start with a new checkpoint, or undo the change"
         )
 
     def _read_index(self) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class Local(Storage):
         except FileNotFoundError:
             raise _missing(name, str(self.folder)) from None
         except (OSError, pa.ArrowException) as error:
-            raise StateError(f"{path} cannot be read: {error}") from error
+            raise StateError(f"cannot read {path}: {error}") from error
 
     def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         whole = self.open(name)
@@ -175,7 +175,7 @@ class Remote(Storage):
         try:
             self._store: Any = store.from_url(url, **settings)
         except Exception as error:
-            raise StateError(f"{url} cannot be used as a place for state: {error}") from error
+            raise StateError(f"{url} is not usable for state: {error}") from error
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         # An object is complete or not there: the store sees to that.
@@ -205,7 +205,7 @@ class Remote(Storage):
         except FileNotFoundError:
             return
         except self._api.exceptions.BaseError as error:
-            raise StateError(f"{name} cannot be deleted in {self.url}: {error}") from error
+            raise StateError(f"cannot delete {name} in {self.url}: {error}") from error
 
     def _call(self, action: str, name: str, call: Any, *args: Any, **named: Any) -> Any:
         try:

@@ -58,7 +58,7 @@ class Ownership:
     def table(self, name: str) -> StateTable:
         if name not in self.tables:
             known = ", ".join(sorted(self.tables)) or "none"
-            raise StateError(f"this node has no table {name[:200]!r}; known are: {known}")
+            raise StateError(f"this node has no table {name[:200]!r}; known: {known}")
         return self.tables[name]
 
     def check_hashes(self, hashes: NDArray[np.uint64]) -> None:

@@ -52,7 +52,7 @@ class Peers:
 
     def _asked(self, address: str, request: Callable[[Origin], T]) -> T | TidegateError:
         if self._connect is None:
-            return StateError(f"this node cannot ask the one at {address}: it was started without a way to")
+            return StateError(f"this node cannot ask the one at {address}: it was started without peers")
         try:
             return request(self._connect(address))
         except TidegateError as error:

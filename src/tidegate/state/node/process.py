@@ -64,7 +64,7 @@ class _WithoutPandas(MetaPathFinder):
 
 def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     if given.bind in _WILDCARDS and not given.advertise:
-        raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where it is reached")
+        raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where to reach it")
     given.scratch.mkdir(parents=True, exist_ok=True)
     token = os.environ.pop(TOKEN, "")
     shard = Shard(

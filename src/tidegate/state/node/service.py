@@ -40,11 +40,11 @@ def _answering(method: Callable[..., T]) -> Callable[..., T]:
         except TidegateError as error:
             raise to_flight(error) from error
         except pa.ArrowException as error:
-            raise to_flight(StateError(f"a request that cannot be read is refused: {error}")) from error
+            raise to_flight(StateError(f"a request cannot be read and is refused: {error}")) from error
         except Exception as error:
             _log.exception("a request failed")
             problem = f"{type(error).__name__}: {error}"
-            raise to_flight(StateError(f"the node could not do it: {problem}")) from error
+            raise to_flight(StateError(f"the node failed: {problem}")) from error
 
     return answer
 
@@ -113,7 +113,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         command = self._decoded(memoryview(action.body) if action.body is not None else None, "action")
         if operation(type(command)) != action.type:
-            raise StateError(f"action {action.type[:100]!r} does not go with its command")
+            raise StateError(f"action {action.type[:100]!r} does not match its command")
         answer = dispatch(self._node, command)
         return [json.dumps({} if answer is None else encoded(answer)).encode()]
 
@@ -139,7 +139,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
         except OSError as error:
             raise StateError("a request without rows is refused") from error
         if given.names != wanted.names or given.types != wanted.types:
-            raise StateError(f"columns {_shown(given)} were sent where {_shown(wanted)} are wanted")
+            raise StateError(f"columns {_shown(given)} were sent, but {_shown(wanted)} are expected")
         found, size = [], 0
         while True:
             try:
@@ -156,7 +156,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
                 found.append(_sound(batch, wanted))
         rows = pa.Table.from_batches(found, wanted)
         if rows.num_rows != announced:
-            raise StateError(f"a request broke off: {rows.num_rows:,} of {announced:,} rows came")
+            raise StateError(f"a request ended early: {rows.num_rows:,} of {announced:,} rows came")
         return rows
 
 

@@ -14,7 +14,7 @@ from tidegate.state.table.table import StateTable
 Meaning = Mapping[str, Mapping[str, str]]
 """Step -> part -> what that part of its state stands for."""
 
-_WAY_OUT = "undo the change to go on from this checkpoint, or begin with a new one"
+_WAY_OUT = "undo the change to resume from this checkpoint, or start with a new one"
 
 
 def evolved(base: StateManifest, tables: tuple[StateTable, ...]) -> StateManifest:
@@ -30,7 +30,7 @@ def evolved(base: StateManifest, tables: tuple[StateTable, ...]) -> StateManifes
     if known and base.batch_id >= 0:
         raise CheckpointError(
             f"the checkpoint holds state of {', '.join(sorted(known))}, which this pipeline does not have; "
-            "put the step back, or begin with a new checkpoint"
+            "restore the step, or start with a new checkpoint"
         )
     return replace(base, tables=tables)
 
@@ -43,8 +43,8 @@ def check_meaning(before: Meaning, now: Meaning) -> None:
             if found != text:
                 raise CheckpointError(
                     f"{part!r} of {step} was {text} when this checkpoint was written and is now {found}: "
-                    f"the state that is there would be taken for what it is not; {_WAY_OUT}. A step that was "
-                    "declared before another of its kind takes over its name: give steps names of their own"
+                    f"the existing state would be misinterpreted; {_WAY_OUT}. A step that was "
+                    "declared before another of its kind takes over its name: give steps their own names"
                 )
 
 
@@ -69,7 +69,7 @@ def _check_table(old: StateTable, new: StateTable) -> None:
         if old.values.get_field_index(field.name) < 0 and not field.nullable:
             raise CheckpointError(
                 f"{field.name!r} is new in {new.name} and may not be null, so old keys have no value for it; "
-                "make it nullable, or begin with a new checkpoint"
+                "make it nullable, or start with a new checkpoint"
             )
 
 

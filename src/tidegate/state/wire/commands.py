@@ -235,7 +235,7 @@ def encode(command: Command, pipeline: str) -> bytes:
 def decode(raw: bytes | memoryview, pipeline: str, limit: int = MAX_COMMAND) -> Command:
     """A command as it was sent; StateError when it is none, or is meant for another pipeline."""
     if len(raw) > limit:
-        raise StateError(f"a command of {len(raw):,} bytes is refused: at most {limit:,} are taken")
+        raise StateError(f"a command of {len(raw):,} bytes is refused: at most {limit:,} are accepted")
     try:
         form = json.loads(bytes(raw))
     except (ValueError, RecursionError) as error:
@@ -248,7 +248,7 @@ def decode(raw: bytes | memoryview, pipeline: str, limit: int = MAX_COMMAND) -> 
     if wanted != pipeline:
         raise StateError(f"a command for another pipeline is refused: this node serves {pipeline!r}")
     if not isinstance(name, str) or name not in COMMANDS:
-        raise StateError(f"an unknown command is refused; known are {', '.join(COMMANDS)}")
+        raise StateError(f"an unknown command is refused; known: {', '.join(COMMANDS)}")
     command = decoded(COMMANDS[name], form)
     ticket: Ticket | None = getattr(command, "ticket", None)
     if ticket is not None and (ticket.generation < 0 or ticket.batch_id < -1 or ticket.attempt < 0):

@@ -30,7 +30,7 @@ def from_flight(error: Exception, node: str) -> TidegateError:
     """What a node meant, or a NodeError when it did not get to say anything."""
     if isinstance(error, flight.FlightUnauthenticatedError):
         return StateError(
-            f"state node {node} refuses the token; all parts of a pipeline must have the same one"
+            f"state node {node} refuses the token; all parts of a pipeline must use the same token"
         )
     try:
         form = json.loads(getattr(error, "extra_info", b""))

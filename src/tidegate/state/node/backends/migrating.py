@@ -304,11 +304,11 @@ class Migrating(Backend):
         what = f"key groups {show_groups(lost)} as of batch {transfer.batch_id}"
         if not snapshot.log.durable:
             raise StateError(
-                f"{what} were in the memory of the node at {address}, which does not give them: {error}. "
+                f"{what} were in the memory of the node at {address}, which does not return them: {error}. "
                 "They are lost with it; start again, with `durable` state if that must not happen"
             ) from error
         transfer.drop(lost)
-        _log.warning("%s do not come from the node at %s, so the log is read: %s", what, address, error)
+        _log.warning("cannot fetch %s from the node at %s; reading the log: %s", what, address, error)
 
     def _count(self, **figures: int) -> None:
         with self._lock:

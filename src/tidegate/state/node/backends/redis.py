@@ -163,7 +163,7 @@ class RedisStore(Store):
                     yield (command, place, *part)
 
     def _failed(self, error: Exception) -> StateError:
-        return StateError(f"Redis at {self._place} cannot be used: {error}; see that it runs and has memory")
+        return StateError(f"Redis at {self._place} is not usable: {error}; is it running, with memory left?")
 
     def _version(self, group: int) -> str:
         return f"{self._prefix}:version:{group}"
