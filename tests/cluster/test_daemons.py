@@ -70,6 +70,6 @@ def test_a_daemon_ends_with_its_owner(tmp_path: Path) -> None:
 
 
 def test_a_daemon_that_cannot_be_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match=r"/no/such/program cannot be run.*No such file"):
+    with pytest.raises(ClusterError, match=r"/no/such/program could not be started.*No such file"):
         Daemon(["/no/such/program"], folder=tmp_path / "home" / "one", environment={})
     assert not (tmp_path / "home").exists()

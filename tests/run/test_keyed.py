@@ -316,7 +316,7 @@ def test_updates_are_not_counted_as_rows() -> None:
     p = tg.Pipeline("twice")
     counted = p.source(sensors(10)).key_by("id").aggregate(n=tg.agg.count())
     counted.key_by("n").aggregate(keys=tg.agg.count()).sink(tg.sinks.Discard())
-    with pytest.raises(tg.PipelineError, match="rows that are final"):
+    with pytest.raises(tg.PipelineError, match="needs final rows"):
         p.plan()
 
 

@@ -375,7 +375,7 @@ def test_a_checkpoint_that_is_a_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     p = tg.Pipeline("file")
     p.source(sensors(10)).sink(tg.sinks.Discard())
-    with pytest.raises(CheckpointError, match="cannot be used"):
+    with pytest.raises(CheckpointError, match="cannot use the checkpoint"):
         run(p, engine__checkpoint=str(tmp_path / "file"))
 
 

@@ -361,7 +361,7 @@ def test_damage_is_found_and_nothing_is_left(stopped: Path, tmp_path: Path) -> N
 def test_ledger_and_spark_must_belong_together(stopped: Path, tmp_path: Path) -> None:
     checkpoint = shutil.copytree(stopped, tmp_path / "checkpoint")
     (checkpoint / "spark" / "offsets" / str(last_of(checkpoint))).unlink()
-    with pytest.raises(CheckpointError, match="do not belong together"):
+    with pytest.raises(CheckpointError, match="do not match"):
         save(checkpoint, tmp_path / "saved")
 
 

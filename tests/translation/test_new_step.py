@@ -80,7 +80,7 @@ def test_it_is_drawn_and_checked_by_its_traits() -> None:
     assert "highest-1" in str(p)
     p.plan()
     found.key_by("id").deduplicate().sink(tg.sinks.Discard())
-    with pytest.raises(tg.PipelineError, match="needs rows that are final, and highest-1"):
+    with pytest.raises(tg.PipelineError, match="needs final rows, but highest-1"):
         p.plan()
 
 
