@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from tests.soak.usage import Use, assert_bounded, use
 from tidegate import config
 from tidegate.batch.garbage import Garbage
+from tidegate.batch.outcome import Written
+from tidegate.batch.shell import Batches
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
 from tidegate.ledger.ledger import Ledger
-from tidegate.ledger.records import Entry
 from tidegate.run import recovery
+from tidegate.sources.source import Seen
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.table.keys import group_of
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
+from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.state import TaskState
 
 GROUPS = 16
@@ -41,6 +45,8 @@ COUNTS = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema
 EVENTS = StateTable("join.left", "buffer", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 TABLES = (COUNTS, EVENTS)
 RETENTION = 10
+CLOCK = "clock"
+"""The one source."""
 
 
 Ids = NDArray[np.int64]
@@ -59,35 +65,32 @@ class Soaked:
 
 
 class Run:
-    """The driver's part of the protocol, and its tasks."""
+    """Batches through the real shell; their jobs are the tasks alone, without Spark."""
 
     def __init__(
         self, folder: Path, nodes: Nodes, ledger: Ledger, garbage: Garbage, pool: ThreadPoolExecutor
     ) -> None:
-        self._folder, self._nodes, self._ledger, self._garbage = folder, nodes, ledger, garbage
-        self._pool = pool
+        self._folder, self._nodes, self._ledger, self._pool = folder, nodes, ledger, pool
+        seen = ledger.last.event_times if ledger.last else {CLOCK: 0}
+        self._batches = Batches(
+            ledger=ledger,
+            nodes=nodes,
+            watermark=Watermark({CLOCK: 0.0}, seen),
+            garbage=garbage,
+            publish=lambda batch_id, place, receipt: None,
+            tries=1,
+            retry_wait=0.0,
+            # A single one is the job, whose tasks take both threads.
+            map=lambda do, todo: list(pool.map(do, todo) if len(todo) > 1 else map(do, todo)),
+        )
 
     def batch(self, number: int) -> None:
-        nodes, ticket = self._nodes, self._begin(number)
-        expected = nodes.expected
-        list(self._pool.map(partial(self._task, ticket), range(nodes.route.parallelism)))
-        staged = self._pool.map(partial(nodes.prepare, ticket=ticket), expected)
-        assert dict(zip(expected, staged, strict=True)) == expected
-        kept = nodes.kept(number, watermark=number)
-        entry = Entry(
-            batch_id=number,
-            generation=self._ledger.generation,
-            cut={},
-            event_times={},
-            receipts={},
-            watermark=number,
-            state=kept.manifest,
-            route=nodes.route,
-        )
-        self._ledger.append(entry)
-        nodes.committed(ticket, kept.manifest)
-        list(self._pool.map(partial(nodes.commit, ticket=ticket, watermark=number), expected))
-        self._garbage.collect(kept.manifest, nodes.route.version)
+        assert self._batches.run(number, {}, self._job) is not None
+
+    def _job(self, ticket: Ticket, assignment: Assignment | None) -> Written:
+        list(self._pool.map(partial(self._task, ticket), range(self._nodes.route.parallelism)))
+        # The watermark of the next batch is its number.
+        return Written({}, {}, {CLOCK: Seen(TOUCHED, newest=ticket.batch_id + 1)})
 
     def _begin(self, number: int) -> Ticket:
         ticket = Ticket(self._ledger.generation, number, 1)
