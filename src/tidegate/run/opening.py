@@ -60,11 +60,12 @@ class Opened:
 
 @contextmanager
 def opened(
-    plan: Plan, config: Config, folder: Path, spark: SparkSession, cluster: Cluster
+    plan: Plan, config: Config, folder: Path, spark: SparkSession, cluster: Cluster, *, steered: bool
 ) -> Iterator[Opened]:
     """Open a plan on its checkpoint, and close it at the end of the block.
 
-    Up to `take_over` nothing disturbs a driver that runs on the same checkpoint.
+    Up to `take_over` nothing disturbs a driver that runs on the same checkpoint. `steered`: somebody may ask
+    for a rescale.
     """
     interval = seconds(config.engine.interval)
     parallelism = config.engine.parallelism or spark.sparkContext.defaultParallelism
@@ -132,7 +133,7 @@ def opened(
                 parallelism=parallelism,
                 steps=[step.name for step in translation.operators],
             )
-            if nodes
+            if nodes and steered
             else None,
         )
 

@@ -53,7 +53,8 @@ def run(
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
         spark, cluster = stack.enter_context(compute.opened(plan, config))
-        opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster))
+        steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
+        opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
         runner = Runner(opened, listeners, until_done=until_done)
         if config.control.enabled:
             stack.enter_context(
