@@ -30,7 +30,7 @@ _BYTES: dict[str, int] = {
     "": 1,
     "b": 1,
     **{unit: 1024**power for power, unit in enumerate("kmgt", 1)},
-    **{f"{unit}ib": 1024**power for power, unit in enumerate("kmgt", 1)},
+    **{f"{unit}i{b}": 1024**power for power, unit in enumerate("kmgt", 1) for b in ("", "b")},
     **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
 }
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)

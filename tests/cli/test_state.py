@@ -290,7 +290,7 @@ def test_verify_finds_a_damaged_record_of_the_ledger_and_checks_the_rest(checkpo
         (["show", "nowhere", TABLE], CheckpointError, "nowhere is not a checkpoint"),
         (["show", "{}", "nothing"], StateError, f"it has: {TABLE}, {WINDOWS}"),
         (["show", "{}", TABLE, "--batch", "999"], CheckpointError, "batch 999 is not available"),
-        (["show", "{}", TABLE, "--key", "n=1"], StateError, "its key columns are: id"),
+        (["show", "{}", TABLE, "--key", "n=1"], StateError, "it has: id"),
         (["show", "{}", TABLE, "--key", "id=x"], StateError, "'x' is not a value of the key column id"),
         (["ls", "{}", "--log", "/nowhere"], StateError, "there is no folder /nowhere"),
         (["export", "{}", TABLE, "/nowhere/x.parquet"], StateError, "cannot write /nowhere/x.parquet"),

@@ -75,7 +75,7 @@ with postgres() as dsn:
 def test_server_that_ends_at_start_shows_its_last_words(tmp_path: Path) -> None:
     command = ["sh", "-c", "echo the disk is full; exit 3"]
     with (
-        pytest.raises(ServerError, match=r"Thing ended with status 3 at start:\nthe disk is full"),
+        pytest.raises(ServerError, match=r"Thing exited at start with status 3:\nthe disk is full"),
         running(
             command, name="Thing", log=tmp_path / "log", answers=lambda: False, stop_signal=signal.SIGTERM
         ),
@@ -91,7 +91,7 @@ def test_free_port_is_free() -> None:
 def test_missing_postgres_says_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(database, "_PLACES", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ServerError, match="apt-get update && apt-get install -y postgresql"):
+    with pytest.raises(ServerError, match="apt-get install -y --no-install-recommends postgresql"):
         database.installed()
 
 

@@ -26,7 +26,7 @@ from tidegate.cli import (
     stop,
 )
 from tidegate.cli.options import application
-from tidegate.errors import ConfigError, DurationError, TidegateError
+from tidegate.errors import ConfigError, DurationError, SizeError, TidegateError
 
 app = application("tidegate", "Elastic, fault-masking, stateful stream processing in Python on Apache Spark.")
 app.command()(run.run)
@@ -90,7 +90,7 @@ def main() -> None:
         if _debug:
             raise
         typer.secho(f"Error: {error}", fg="red", err=True)
-        sys.exit(2 if isinstance(error, ConfigError | DurationError) else 1)
+        sys.exit(2 if isinstance(error, ConfigError | DurationError | SizeError) else 1)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def run(
         view.for_mode(effective.view.mode, effective.view.every) as shown,
         schedule.Schedule(appointments) as planned,
     ):
-        listeners: list[Listener] = [shown, planned]
+        listeners: list[Listener] = [shown, *([planned] if appointments else [])]
         if picture is not None:
             listeners.append(picture)
         summary = pipeline.run(config=effective, listeners=listeners, duration=limit, until_done=until_done)

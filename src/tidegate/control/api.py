@@ -127,7 +127,7 @@ def app(controls: Controls, token: str) -> FastAPI:
     )
     api.add_middleware(TokenMiddleware, token=token)
     _explain_errors(api)
-    # The door has looked already; this is for the page, which gets a field for the token by it.
+    # The middleware has checked the token already; this gives the page a field for it.
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
     one_more = Lock()
 
@@ -159,7 +159,7 @@ def app(controls: Controls, token: str) -> FastAPI:
 
     @api.get("/scale", status_code=202, **barred)
     def add_node(
-        stage: Annotated[int, Query(description="The position of a keyed step in `steps` of /status.")],
+        stage: Annotated[int, Query(description="Position of a keyed step in `steps` of /status, from 1.")],
     ) -> Rescale:
         """One more state node, for the keyed step with this number."""
         with one_more:

@@ -112,7 +112,7 @@ class ControlClient:
         if answer.status == 401:
             raise ControlError(
                 f"{self.pipeline} rejects the token of its checkpoint: another process answers at {self.url} "
-                "now; start the pipeline again, or wait until it has started started"
+                "now; start the pipeline again, or wait until it has started"
             )
         if not 200 <= answer.status < 300:
             raise ControlError(_error_of(text) or f"{method} {self.url}{path} answers {answer.status}")

@@ -156,7 +156,7 @@ class Deduplicate(KeyedStep):
         return f"within {self.within:g} s" if self.within is not None else "for ever"
 
     def meaning(self) -> dict[str, str]:
-        return {"within": self.describe()}
+        return {"within": self.describe()}  # Checkpoints hold these very words.
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -187,7 +187,7 @@ class Stream(_Declared):
 
     def __getattr__(self, name: str) -> NoReturn:
         if not name.startswith("_") and hasattr(KeyedStream, name):
-            problem = "keeps state per key, but this stream has no key; call .key_by('column') first"
+            problem = "needs a key, but this stream has no key; call .key_by('column') first"
             raise refused(problem, step=name)
         raise AttributeError(f"a stream has no {name!r}")
 

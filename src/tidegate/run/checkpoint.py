@@ -111,11 +111,11 @@ def find_log(folder: Path, log: str | None) -> Storage:
 
 def _local(place: str | Path) -> Path:
     text = str(place)
-    if "://" in text:
-        parts = urlsplit(text)
-        if parts.scheme != "file":
-            raise CheckpointError(f"a checkpoint must be a local folder; {text!r} is not")
-        text = unquote(parts.path)
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return Path(unquote(parts.path)).resolve()
+    if parts.netloc or (parts.scheme and parts.path.startswith("/")):
+        raise CheckpointError(f"a checkpoint must be a local folder; {text!r} is not")
     return Path(text).resolve()
 
 

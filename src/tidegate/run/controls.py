@@ -71,6 +71,10 @@ class RunControls:
         self._phase = "stopping"
         self._stop()
 
+    def end(self) -> None:
+        """The run is over: whoever still has these controls can change nothing any more."""
+        self._phase = "stopping"
+
     def history(self) -> tuple[Rescale, ...]:
         return self._opened.rescaler.history.all() if self._opened.rescaler else ()
 

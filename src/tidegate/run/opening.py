@@ -46,7 +46,7 @@ class Opened:
     jobs: SparkJobs
     batches: Batches
     rescaler: Rescaler | None
-    """None without state."""
+    """None without state, or if nobody can ask for a rescale."""
 
     @property
     def nodes(self) -> Nodes | None:

@@ -56,6 +56,7 @@ def run(
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
         runner = Runner(opened, listeners, until_done=until_done)
+        stack.callback(runner.controls.end)
         if config.control.enabled:
             stack.enter_context(
                 ControlServer(
