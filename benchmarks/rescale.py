@@ -35,8 +35,8 @@ INTERVAL = 1.0
 PAYLOAD = 1000
 """Bytes of state per key, about."""
 LOADS = {100_000_000: 0.6, 1_000_000_000: 0.6, 4_000_000_000: 0.25}
-"""Bytes of state, and the load with them, as a part of what the machine can do while there is little: compactions
-of large runs take of it as well."""
+"""Bytes of state, and the load with them, as a part of what the machine can do while there is little:
+compactions of large runs take their share."""
 PATH = (2, 4, 2)
 STEADY = 12
 """Batches before the first rescale."""

@@ -1,4 +1,4 @@
-"""Where the runs of a checkpoint are kept."""
+"""Where a checkpoint is, and where its runs are kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CheckpointError
-from tidegate.run.checkpoint import open_log
+from tidegate.run.checkpoint import find, open_log
 
 
 def test_in_the_checkpoint_unless_told(tmp_path: Path) -> None:
@@ -33,3 +33,15 @@ def test_runs_do_not_move_by_themselves(tmp_path: Path) -> None:
     open_log(tmp_path, None)
     with pytest.raises(CheckpointError, match="set it back"):
         open_log(tmp_path, str(tmp_path / "log"))
+
+
+@pytest.mark.parametrize("address", ["{}", "file:{}", "file://{}"])
+def test_a_folder_by_any_address(tmp_path: Path, address: str) -> None:
+    (tmp_path / "pipeline.json").write_text('{"pipeline": "p", "sources": []}')
+    assert find(address.format(tmp_path))[0] == tmp_path
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/name", "hdfs:/name", "hdfs://host/name"])
+def test_a_checkpoint_is_a_local_folder(address: str) -> None:
+    with pytest.raises(CheckpointError, match="must be a local folder"):
+        find(address)
