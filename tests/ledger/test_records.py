@@ -12,7 +12,7 @@ import pytest
 from tidegate.errors import CheckpointError
 from tidegate.ledger import ledger
 from tidegate.ledger.ledger import Ledger
-from tidegate.ledger.records import Cut, Entry, Generation, decode, encode
+from tidegate.ledger.records import Cut, Entry, Generation, decode, encode, is_entry
 from tidegate.rescale.route import Route
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.table import StateTable
@@ -125,3 +125,8 @@ def test_a_ledger_that_starts_with_a_batch_goes_on_after_it(tmp_path: Path) -> N
     copy = Ledger(tmp_path)
     copy.take_over()
     assert (copy.last, copy.generation) == (ENTRY, ENTRY.generation + 1)
+
+
+@pytest.mark.parametrize("content", [b"5", b"null", b"[]", b'"batch_id"'])
+def test_what_is_no_record_is_no_entry(content: bytes) -> None:
+    assert not is_entry(content)

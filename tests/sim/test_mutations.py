@@ -241,6 +241,8 @@ def groups_count_as_arrived_too_early(patch: Patch) -> None:
     patch.setattr(Received, "loaded", early)
 
 
+CRASHES = ("AttributeError:", "NameError:", "TypeError:")
+"""A mutation that does not fit the code any more is not one that was found."""
 MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
     (late_writes_are_staged, False),
     (every_ticket_is_valid, False),
@@ -275,6 +277,7 @@ def test_a_bug_is_found(mutation: Callable[[Patch], None], rescales: bool, monke
     for seed in range(WITHIN):
         problem = simulate(seed, rescales=rescales).problem
         if problem is not None:
+            assert not problem.startswith(CRASHES), f"the bug crashed the simulation: {problem}"
             sys.stdout.write(f"{mutation.__name__}: found by seed {seed}: {problem[:200]}\n")
             return
     pytest.fail(f"{mutation.__name__} was not found by {WITHIN} seeds")

@@ -88,7 +88,8 @@ def decode(content: bytes) -> Entry | Generation:
 
 def is_entry(content: bytes) -> bool:
     """Whether a record is a committed batch; cheaper than to decode it."""
-    return "batch_id" in json.loads(content)
+    form = json.loads(content)
+    return isinstance(form, dict) and "batch_id" in form
 
 
 def _state_form(entry: Entry) -> dict[str, Any] | None:

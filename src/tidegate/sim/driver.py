@@ -77,6 +77,7 @@ class Driver(Process):
             connect=world.connect,
             sleep=world.sleep,
             spawn=self.threads.append,
+            pool=pool,
         )
         self.rescaler = Rescaler(
             nodes,

@@ -302,6 +302,7 @@ class World:
                 if node.state.compact_once(self.step):
                     self.counts["compactions"] += 1
                     self.tell(f"{node.name} has compacted")
+                node.state.tidy()
                 node.state.pull_once(self.step)
             except (TidegateError, OSError) as error:
                 self.tell(f"{node.name} could not compact or pull: {error}")

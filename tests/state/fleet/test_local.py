@@ -106,6 +106,26 @@ def test_the_other_nodes_are_replaced_when_one_does_not_start(
         assert nodes.dead() == [0]
 
 
+@pytest.mark.parametrize("change", [lambda nodes: nodes.replace(0), lambda nodes: nodes.grow(2)])
+def test_a_node_that_starts_while_all_are_ended_is_ended_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[LocalNodes], object]
+) -> None:
+    with LocalNodes(1, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
+        start, started = nodes._start, list[int]()
+
+        def closing(index: int, **named: bool) -> Any:
+            found = start(index, **named)
+            started.append(found.handle.pid)
+            nodes.close()
+            return found
+
+        monkeypatch.setattr(nodes, "_start", closing)
+        with pytest.raises(StateError, match="ended meanwhile"):
+            change(nodes)
+        assert nodes.nodes == ()
+        assert all(map(gone, started))
+
+
 def test_what_nodes_of_earlier_generations_left_is_removed_but_for_the_newest_logs(tmp_path: Path) -> None:
     scratch = tmp_path / "nodes"
     for generation in range(1, 15):

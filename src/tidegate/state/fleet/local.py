@@ -101,7 +101,12 @@ class LocalNodes:
             self._end(started)
             raise problem
         with self._change:
-            self._running = [*self._running, *started]
+            in_time = len(self._running) == first
+            if in_time:
+                self._running = [*self._running, *started]
+        if not in_time:
+            self._end(started)
+            raise StateError("no state node was added: others have ended meanwhile")
 
     def shrink(self, count: int) -> threading.Thread:
         """Keep the first `count` nodes. The others are out at once; join the answer to see them ended."""
@@ -121,11 +126,18 @@ class LocalNodes:
 
     def replace(self, index: int) -> NodeHandle:
         """End a node, whatever it is doing, and start another one in its place under a name of its own."""
-        _kill(self._running[index])
-        started = self._start(index)
-        with self._change:
-            self._running = [*self._running[:index], started, *self._running[index + 1 :]]
-        return started.handle
+        before = self._running
+        if index < len(before):
+            _kill(before[index])
+            started = self._start(index)
+            with self._change:
+                in_time = index < len(self._running) and self._running[index] is before[index]
+                if in_time:
+                    self._running = [*self._running[:index], started, *self._running[index + 1 :]]
+            if in_time:
+                return started.handle
+            self._end([started])
+        raise StateError(f"state node {index} was not replaced: it has been ended meanwhile")
 
     def replace_all(self, indexes: Sequence[int]) -> list[NodeHandle]:
         """`replace` for several nodes side by side. When some do not start, the first error is raised once

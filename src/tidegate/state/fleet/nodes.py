@@ -8,7 +8,8 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -99,10 +100,11 @@ class Nodes:
         connect: Callable[[str], NodeClient] | None = None,
         spawn: Callable[[Callable[[], None]], object] = in_background,
         sleep: Callable[[float], None] = time.sleep,
+        pool: Executor | None = None,
     ) -> None:
         """`provider` has the nodes of the route. `peers`: after a switch of the route, new owners get state
         from the old ones; else from the log. `connect` leads to the node at an address, `spawn` runs what no
-        batch is to wait for."""
+        batch is to wait for, `pool` questions to several nodes."""
         self._base = base
         self._tables = base.tables
         self.route = route
@@ -120,6 +122,7 @@ class Nodes:
         self._connect = connect
         self._spawn = spawn
         self._sleep = sleep
+        self._pool = pool
 
     @property
     def expected(self) -> dict[int, frozenset[StagedPart]]:
@@ -146,7 +149,8 @@ class Nodes:
     def sizes(self) -> dict[int, tuple[int, int]]:
         """Rows and bytes of the key groups as they lie in the log; of nodes that answer."""
         found: dict[int, tuple[int, int]] = {}
-        with ThreadPoolExecutor(max(len(self.route.nodes), 1)) as pool:
+        asking = nullcontext(self._pool) if self._pool else ThreadPoolExecutor(len(self.route.nodes))
+        with asking as pool:
             for sizes in pool.map(self._sizes_on, self.route.nodes):
                 found |= sizes
         return found
@@ -297,7 +301,10 @@ class Nodes:
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
     def _client(self, node: int) -> NodeClient:
-        return self._connected(self._provider.nodes[node])
+        handles = self._provider.nodes
+        if node >= len(handles):
+            raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
+        return self._connected(handles[node])
 
     def _connected(self, node: NodeHandle) -> NodeClient:
         if self._connect is not None:
