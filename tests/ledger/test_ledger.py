@@ -146,3 +146,21 @@ def test_starts_without_a_batch_do_not_cost_entries(tmp_path: Path) -> None:
     ledger.append(entry(5, ledger))
     ledger.forget(keep=5)
     assert len(list(ledger.entries())) >= 5
+
+
+def test_what_was_there_is_durable_before_a_record_follows_it(tmp_path: Path) -> None:
+    """The one who wrote it may have died between its name and the sync of the folder."""
+    done: list[str] = []
+
+    class Watched(Disk):
+        def sync_folder(self, folder: Path) -> None:
+            done.append("sync")
+            super().sync_folder(folder)
+
+        def link(self, source: Path, target: Path) -> None:
+            done.append("link")
+            super().link(source, target)
+
+    Ledger(tmp_path).take_over()
+    Ledger(tmp_path, Watched()).take_over()
+    assert done == ["sync", "link", "sync"]

@@ -36,6 +36,10 @@ class Ledger:
         """Become the one driver that may append. Afterwards `last` holds whatever was committed until now."""
         while True:
             self.generation += 1
+            if self._next:
+                # Whoever wrote the last record may have died before its name was durable. A power cut could
+                # take it and leave the one after it: nothing follows before the name is sure to stay.
+                self._disk.sync_folder(self._folder)
             if self._create(Generation(self.generation)):
                 return
             self._read_on()
