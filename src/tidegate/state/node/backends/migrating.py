@@ -183,7 +183,7 @@ class Migrating(Backend):
         return sorted_by_hash(pa.concat_tables(found)), further
 
     def pull(self, snapshot: Snapshot, size: int) -> int | None:
-        """Get the next part of what is away, about `size` bytes; how many there were, None when there is nothing
+        """Get the next part of what is away, about `size` bytes; how many it had, None when nothing is left
         to be got."""
         for arrival in sorted(snapshot.arriving, key=lambda each: -each.transfer.heat(each.open)):
             step = arrival.transfer.step(arrival.groups)
