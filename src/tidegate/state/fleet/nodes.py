@@ -20,12 +20,12 @@ from tidegate import faults
 from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings as Settings
-from tidegate.errors import NodeError, TidegateError
+from tidegate.errors import NodeError, StateError, TidegateError
 from tidegate.rescale.model import Moved
 from tidegate.rescale.route import Route, moves
 from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
-from tidegate.state.table.keys import Groups
+from tidegate.state.table.keys import Groups, show_groups
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
 from tidegate.units import seconds
@@ -225,7 +225,7 @@ class Nodes:
             self._base.restricted(groups),
             groups,
             watermark,
-            origins=switch.origins.get(node, {}),
+            origins=self._origins(node),
             budget=_WHOLE if switch.hold else self.budget,
             urgent=switch.hold,
         )
@@ -300,11 +300,22 @@ class Nodes:
             return {}  # It is replaced when the next batch needs it.
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
+    def _origins(self, node: int) -> Mapping[str, Groups]:
+        """Where a node gets the state of its groups from. An old owner may have died and the node itself
+        listen at its address by now: then only the log has that state, if there is one."""
+        own, origins = self._handle(node).address, self._switch.origins.get(node, {})
+        if own in origins and not self._durable:
+            raise StateError(f"the state of {show_groups(origins[own])} was lost with the node at {own}")
+        return {address: groups for address, groups in origins.items() if address != own}
+
     def _client(self, node: int) -> NodeClient:
+        return self._connected(self._handle(node))
+
+    def _handle(self, node: int) -> NodeHandle:
         handles = self._provider.nodes
         if node >= len(handles):
             raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
-        return self._connected(handles[node])
+        return handles[node]
 
     def _connected(self, node: NodeHandle) -> NodeClient:
         if self._connect is not None:
