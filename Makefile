@@ -19,7 +19,7 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 test: setup  ## all tests, what takes long as a sample (TIDEGATE_SEED=... repeats one); args="-k word" picks some
 	@$(python) scripts/test.py $(args)
 
-soak: setup  ## everything that takes long, in about an hour; figures in artifacts/soak.json
+soak: setup  ## everything that takes long, in one to two hours; figures in artifacts/soak.json
 	@$(python) scripts/soak.py
 
 check: setup  ## lint, format, types, who imports whom, doc examples
