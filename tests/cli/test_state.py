@@ -292,8 +292,8 @@ def test_verify_finds_a_damaged_record_of_the_ledger_and_checks_the_rest(checkpo
         (["show", "{}", TABLE, "--batch", "999"], CheckpointError, "batch 999 is not available"),
         (["show", "{}", TABLE, "--key", "n=1"], StateError, "it has: id"),
         (["show", "{}", TABLE, "--key", "id=x"], StateError, "'x' is not a value of the key column id"),
-        (["ls", "{}", "--log", "/nowhere"], StateError, "there is no folder /nowhere"),
-        (["export", "{}", TABLE, "/nowhere/x.parquet"], StateError, "cannot write /nowhere/x.parquet"),
+        (["ls", "{0}", "--log", "{0}/gone"], StateError, "there is no folder {0}/gone"),
+        (["export", "{0}", TABLE, "{0}/gone/x.parquet"], StateError, "cannot write {0}/gone/x.parquet"),
     ],
 )
 def test_errors_say_what_is_wrong(
@@ -301,7 +301,7 @@ def test_errors_say_what_is_wrong(
 ) -> None:
     failure = tidegate("state", *(argument.format(finished) for argument in arguments)).exception
     assert isinstance(failure, kind)
-    assert message in str(failure)
+    assert message.format(finished) in str(failure)
 
 
 def test_a_log_elsewhere_is_named(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidegate.batch.ticket import Ticket
+import pyarrow as pa
+
 from tidegate.errors import NodeError, StateError, TidegateError
-from tidegate.state.log.manifest import StateManifest
+from tidegate.state.codec import encoded
+from tidegate.state.node.dispatch import dispatch, wanted
 from tidegate.state.node.rwlock import ReadWriteLock
-from tidegate.state.table.keys import Groups
-from tidegate.state.wire.commands import Begin
+from tidegate.state.wire import commands as wire
+from tidegate.state.wire.client import NodeClient
 
 if TYPE_CHECKING:
     from tidegate.sim.nodes import Node
     from tidegate.sim.world import World
 
+_PIPELINE = "simulated"
 _CHANGING = ("begin", "stage", "prepare", "commit", "release")
 
 
@@ -55,38 +58,24 @@ class Lock(ReadWriteLock):
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """A command as it is sent, and the rows that come with it."""
+
     address: str
-    method: str
-    args: tuple[Any, ...]
-    named: Mapping[str, Any]
+    operation: str
+    raw: bytes
+    rows: pa.Table | None
 
 
-class Client:
-    """A node as `NodeClient` shows it."""
+class Client(NodeClient):
+    """The real client but for its connection."""
 
     def __init__(self, network: Network, address: str) -> None:
         self.address = address
         self._network = network
 
-    def begin(
-        self,
-        ticket: Ticket,
-        manifest: StateManifest,
-        groups: Groups,
-        watermark: int | None,
-        *,
-        origins: Mapping[str, Groups] | None = None,
-        budget: int = 0,
-        urgent: bool = False,
-    ) -> None:
-        command = Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent)
-        self._network.call(Message(self.address, "begin", (command,), {}))
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        return partial(self._send, method)
-
-    def _send(self, method: str, *args: Any, **named: Any) -> Any:
-        return self._network.call(Message(self.address, method, args, named))
+    def _send(self, command: wire.Command, rows: pa.Table | None = None) -> Any:
+        raw = wire.encode(command, _PIPELINE)
+        return self._network.call(Message(self.address, wire.operation(type(command)), raw, rows))
 
 
 class Network:
@@ -107,7 +96,7 @@ class Network:
             self._delay(message)
             raise self._lost(message, "is held up")
         if world.strikes(weather.doubled):
-            world.tell(f"{message.method} to {message.address} is doubled")
+            world.tell(f"{message.operation} to {message.address} is doubled")
             self._delay(message)
         answer = self.deliver(message)
         world.check_alive()
@@ -124,7 +113,7 @@ class Network:
             raise _away(message.address, "it hangs")
         try:
             with self._world.acting(node):
-                return getattr(node.state, message.method)(*message.args, **message.named)
+                return _carried_out(node, message)
         except WouldBlockError:
             self._delay(message)
             raise _away(message.address, "it does not answer in time") from None
@@ -140,18 +129,30 @@ class Network:
         message = self.late.pop(self._world.rng.randrange(len(self.late)))
         try:
             self.deliver(message)
-            self._world.tell(f"late {message.method} arrives at {message.address}")
+            self._world.tell(f"late {message.operation} arrives at {message.address}")
         except TidegateError as error:
-            self._world.tell(f"late {message.method} is refused by {message.address}: {error}")
+            self._world.tell(f"late {message.operation} is refused by {message.address}: {error}")
 
     def _delay(self, message: Message) -> None:
-        if message.method in _CHANGING:
+        if message.operation in _CHANGING:
             self.late.append(message)
 
     def _lost(self, message: Message, fate: str) -> NodeError:
-        self._world.tell(f"{message.method} to {message.address} {fate}")
+        self._world.tell(f"{message.operation} to {message.address} {fate}")
         self._world.counts["lost"] += 1
         return _away(message.address, fate)
+
+
+def _carried_out(node: Node, message: Message) -> Any:
+    """The answer as it is received: rows, or JSON values."""
+    command: Any = wire.decode(message.raw, _PIPELINE)
+    if message.rows is not None:
+        assert message.rows.schema.equals(wanted(node.state, command))
+        assert message.rows.num_rows == command.rows
+    answer: Any = dispatch(node.state, command, message.rows)
+    if isinstance(answer, pa.Table):
+        return answer
+    return json.loads(json.dumps({} if answer is None else encoded(answer)))
 
 
 def _away(address: str, why: str) -> NodeError:

@@ -88,9 +88,9 @@ class Provider:
     def _started(self, index: int) -> Node:
         world = self._world
         taken = {node.address for node in world.network.listening.values() if not node.dead}
-        free = [place for place in (f"n{number}" for number in range(_ADDRESSES)) if place not in taken]
+        free = [place for place in (f"n{number}:1" for number in range(_ADDRESSES)) if place not in taken]
         world.counts["nodes"] += 1
-        address = world.rng.choice(free or [f"m{world.counts['nodes']}"])
+        address = world.rng.choice(free or [f"m{world.counts['nodes']}:1"])
         node = Node(world, f"{self._prefix}node-{index}-{world.counts['nodes']}", address, self._driver)
         world.network.listening[address] = node
         world.tell(f"{node.name} listens at {address}")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
+import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from tidegate.sim.process import PromiseError
 from tidegate.sim.world import World
@@ -61,22 +64,28 @@ class Tally:
 
 def simulate(seed: int, *, rescales: bool, story: bool = False) -> Outcome:
     """One run. The same seed gives the same run, on any machine."""
-    world = World(seed, rescales=rescales, whole_story=story)
-    problem = None
+    shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="tidegate-sim-", dir=shared) as scratch:
+        world = World(seed, Path(scratch), rescales=rescales, whole_story=story)
+        problem = _problem(world)
+    counts = Counter({**world.counts, "steps": world.steps})
+    told = tuple(world.story) if story or problem is not None else ()
+    return Outcome("rescale" if rescales else "protocol", seed, world.steps, counts, problem, told)
+
+
+def _problem(world: World) -> str | None:
     before = logging.root.manager.disable
     logging.disable()  # What goes wrong here is no news.
     try:
         world.run()
     except PromiseError as violation:
-        problem = str(violation)
+        return str(violation)
     except Exception as error:  # The machinery under test may fail in any way; that is a finding, too.
-        problem = f"{type(error).__name__}: {error}"
         world.tell(traceback.format_exc())
+        return f"{type(error).__name__}: {error}"
     finally:
         logging.disable(before)
-    counts = Counter({**world.counts, "steps": world.steps})
-    told = tuple(world.story) if story or problem is not None else ()
-    return Outcome("rescale" if rescales else "protocol", seed, world.steps, counts, problem, told)
+    return None
 
 
 def simulate_many(seeds: range, *, rescales: bool, jobs: int) -> Iterator[Tally]:
