@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -112,4 +113,23 @@ def test_failed_download_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, 
         ServerError, match=r"could not be downloaded; with a working network, try: .*\nno network"
     ):
         broker.installed()
-    assert list((tmp_path / "tidegate").iterdir()) == []
+    assert [place.name for place in (tmp_path / "tidegate").iterdir()] == ["ivy.lock"]
+
+
+def test_of_two_that_need_the_broker_one_downloads_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ivy's cache breaks when two fill it at once."""
+    calls, java = tmp_path / "calls", tmp_path / "java"
+    java.write_text(
+        f"#!/bin/sh\necho called >>{calls}\nsleep 0.2\n"
+        'while [ "$1" != -retrieve ]; do shift; done; touch "${2%/*}/kafka_2.13.jar"\n'
+    )
+    java.chmod(0o755)
+    monkeypatch.setattr(broker, "_java", lambda: str(java))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with ThreadPoolExecutor(2) as pool:
+        found = [asked.result() for asked in [pool.submit(broker.installed) for _ in range(2)]]
+    assert found[0] == found[1]
+    assert (found[0] / "kafka_2.13.jar").exists()
+    assert calls.read_text() == "called\n"

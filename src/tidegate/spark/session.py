@@ -6,11 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.errors import SessionError
+from tidegate.spark import ivy
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -73,10 +74,12 @@ def start(
         # Local Spark does not retry a failed task unless told how often.
         master = f"{master[:-1]},{_TASK_FAILURES}]"
     builder = SparkSession.builder.appName(name).master(master).config("spark.driver.memory", driver_memory)
-    for key, value in _settings(packages, conf or {}).items():
+    settings = _settings(packages, conf or {})
+    for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with ivy.alone() if "spark.jars.packages" in settings else nullcontext():
+            return builder.getOrCreate()
     except Exception as error:
         raise SessionError(
             f"Spark could not start on {master!r}: {reason(error)}. "

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.errors import MissingExtraError
+from tidegate.spark import ivy
 from tidegate.testing.servers.daemon import ServerError, free_port, home, running
 
 VERSION = "4.1.1"
@@ -65,13 +66,16 @@ def kafka() -> Iterator[str]:
 
 def installed() -> Path:
     """The folder with the broker's jars, downloaded when it is not there yet."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidegate"
-    target = cache / f"kafka-{VERSION}"
-    if target.is_dir():
-        return target
-    cache.mkdir(parents=True, exist_ok=True)
+    target = ivy.cache() / f"kafka-{VERSION}"
+    with ivy.alone():
+        if not target.is_dir():
+            _download(target)
+    return target
+
+
+def _download(target: Path) -> None:
     # Renamed when complete: an interrupted download is never mistaken for a complete one.
-    partial = Path(tempfile.mkdtemp(prefix=f".kafka-{VERSION}-", dir=cache))
+    partial = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         command = [
             _java(),
@@ -87,14 +91,9 @@ def installed() -> Path:
                 f"Kafka {VERSION} could not be downloaded; with a working network, try: "
                 f"{' '.join(command)}\n{story}"
             )
-        try:
-            partial.rename(target)
-        except OSError:
-            if not target.is_dir():  # otherwise another process was quicker: its copy is as good
-                raise
+        partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return target
 
 
 def _settings(home: Path, port: int, controller: int) -> str:
