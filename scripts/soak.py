@@ -1,7 +1,8 @@
 """Everything that takes long: the long forms of the tests, and both simulations by the ten thousand.
 
-Stages run one after the other, and one that fails does not keep the others from running. Ends with a table
-of what each did; artifacts/soak.json holds the same. Names of stages as arguments run only those.
+Two stages run at a time, the longest ones first, and one that fails does not keep the others from running.
+What a stage prints is in artifacts/soak-STAGE.log. Ends with a table of what each did; artifacts/soak.json
+holds the same. Names of stages as arguments run only those.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +23,9 @@ from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
-REPORT = ROOT / "artifacts" / "soak.json"
+ARTIFACTS = ROOT / "artifacts"
+AT_A_TIME = 2
+"""Stages: each takes about one core, and some wait for most of their time."""
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
 """Bytes that have to be free there."""
@@ -51,7 +55,9 @@ def marked(*what: str, in_memory: bool = False) -> Work:
             results = Path(folder) / "results.xml"
             command = [sys.executable, "-m", "pytest", "-m", "soak", "-q", "-o", "junit_family=xunit1", *what]
             command += [f"--junitxml={results}", f"--basetemp={folder}/tests"]
-            done = subprocess.run(command, cwd=ROOT, check=False)
+            command += ["-o", f"cache_dir=.pytest_cache/soak-{stage.name}"]
+            with log_of(stage).open("w") as log:
+                done = subprocess.run(command, cwd=ROOT, check=False, stdout=log, stderr=subprocess.STDOUT)
             stage.figures |= _properties(results)
         return done.returncode in (0, NO_TESTS)
 
@@ -59,16 +65,23 @@ def marked(*what: str, in_memory: bool = False) -> Work:
 
 
 def simulation(name: str, seeds: int) -> Work:
-    """`tidegate sim`, on all cores."""
+    """`tidegate sim`, in one process."""
 
     def work(stage: Stage) -> bool:
         command = [sys.executable, "-m", "tidegate.cli.main", "sim", name, "--json"]
-        command += ["--seeds", str(seeds), "--jobs", str(os.cpu_count() or 1)]
-        done = subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, text=True)
+        command += ["--seeds", str(seeds), "--jobs", "1"]
+        with log_of(stage).open("w") as log:
+            done = subprocess.run(
+                command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=log, text=True
+            )
         stage.figures |= json.loads(done.stdout or "{}")
         return done.returncode == 0
 
     return work
+
+
+def log_of(stage: Stage) -> Path:
+    return ARTIFACTS / f"soak-{stage.name}.log"
 
 
 def _is_roomy(place: Path) -> bool:
@@ -96,20 +109,21 @@ def _properties(results: Path) -> dict[str, object]:
 
 
 def stages(seeds: int, batches: int) -> Mapping[str, Work]:
+    """By name, the longest ones first."""
     files = {
-        "faults": "tests/run/test_faults.py",
         "chaos": "tests/run/test_chaos.py",
-        "kills": "tests/run/test_kill.py",
+        "faults": "tests/run/test_faults.py",
         "rescales": "tests/soak/test_rescales.py",
+        "kills": "tests/run/test_kill.py",
     }
     through_nodes = "tests/soak/test_batches.py"
     elsewhere = [f"--ignore={file}" for file in (*files.values(), through_nodes)]
     return {
-        "protocol": simulation("protocol", seeds),
-        "rescale": simulation("rescale", seeds),
-        **{name: marked(file) for name, file in files.items()},
         # In memory: it is about what piles up, and a disk's fsync would be half of its time.
         "batches": marked(through_nodes, f"--batches={batches}", in_memory=True),
+        "rescale": simulation("rescale", seeds),
+        "protocol": simulation("protocol", seeds),
+        **{name: marked(file) for name, file in files.items()},
         "others": marked("tests", *elsewhere),
     }
 
@@ -121,18 +135,25 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
-def table(done: Sequence[Stage]) -> str:
+def carried_out(name: str, work: Work) -> Stage:
+    print(f"[soak] {name}", flush=True)
+    stage, start = Stage(name), time.monotonic()
+    stage.passed = work(stage)
+    stage.seconds = round(time.monotonic() - start, 1)
+    ended = "passed" if stage.passed else f"FAILED, see {log_of(stage).relative_to(ROOT)}"
+    print(f"[soak] {name}: {ended} after {stage.seconds:,.0f} s", flush=True)
+    return stage
+
+
+def table(done: Sequence[Stage], seconds: float) -> str:
     """A line per stage and its figures below."""
     lines = ["", f"{'stage':<12}{'':<8}{'seconds':>9}"]
     for stage in done:
         lines.append(f"{stage.name:<12}{'passed' if stage.passed else 'FAILED':<8}{stage.seconds:>9,.0f}")
         lines += [f"    {name}: {shown(value)}" for name, value in stage.figures.items() if value]
     failed = [stage.name for stage in done if not stage.passed]
-    total = sum(stage.seconds for stage in done)
-    lines += [
-        "",
-        f"soak: {total / 60:.0f} minutes, " + (f"failed: {', '.join(failed)}" if failed else "all passed"),
-    ]
+    verdict = f"failed: {', '.join(failed)}" if failed else "all passed"
+    lines += ["", f"soak: {seconds / 60:.0f} minutes, {verdict}"]
     return "\n".join(lines)
 
 
@@ -146,18 +167,18 @@ def main() -> int:
     known = stages(given.seeds, given.batches)
     if unknown := set(given.only) - set(known):
         parser.error(f"there is no stage {', '.join(sorted(unknown))}; there are: {', '.join(known)}")
-    began, done = datetime.now(UTC), list[Stage]()
-    REPORT.parent.mkdir(exist_ok=True)
-    for name in given.only or known:
-        print(f"[soak] {name}", flush=True)
-        stage, start = Stage(name), time.monotonic()
-        stage.passed = known[name](stage)
-        stage.seconds = round(time.monotonic() - start, 1)
-        done.append(stage)
-        # After each one, so that a soak that is cut short has left what it found.
-        report = {"began": began.isoformat(timespec="seconds"), "stages": [asdict(stage) for stage in done]}
-        REPORT.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    print(table(done))
+    began, done = time.monotonic(), list[Stage]()
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    ARTIFACTS.mkdir(exist_ok=True)
+    with ThreadPoolExecutor(AT_A_TIME) as lanes:
+        for ended in as_completed(
+            [lanes.submit(carried_out, name, known[name]) for name in given.only or known]
+        ):
+            done.append(ended.result())
+            # After each one, so that a soak that is cut short has left what it found.
+            report = {"began": date, "stages": [asdict(stage) for stage in done]}
+            (ARTIFACTS / "soak.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(table(done, time.monotonic() - began))
     return 0 if all(stage.passed for stage in done) else 1
 
 

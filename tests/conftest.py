@@ -50,7 +50,11 @@ def spark() -> Iterator[SparkSession]:
     from tidegate.sinks import Kafka
     from tidegate.spark import session
 
-    conf = {"spark.python.daemon.module": "tests.preloaded"}
+    conf = {
+        "spark.python.daemon.module": "tests.preloaded",
+        # Tests end before it pays to optimise: half of the CPU time would go into that.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
         started = session.start("tests", master="local[2]", packages=Kafka.packages, conf=conf)
