@@ -135,13 +135,19 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) else str(value)
 
 
+def say(what: str) -> None:
+    # In one piece: another stage may be saying something.
+    sys.stdout.write(f"[soak] {what}\n")
+    sys.stdout.flush()
+
+
 def carried_out(name: str, work: Work) -> Stage:
-    print(f"[soak] {name}", flush=True)
+    say(f"{name} begins")
     stage, start = Stage(name), time.monotonic()
     stage.passed = work(stage)
     stage.seconds = round(time.monotonic() - start, 1)
     ended = "passed" if stage.passed else f"FAILED, see {log_of(stage).relative_to(ROOT)}"
-    print(f"[soak] {name}: {ended} after {stage.seconds:,.0f} s", flush=True)
+    say(f"{name} {ended} after {stage.seconds:,.0f} s")
     return stage
 
 
