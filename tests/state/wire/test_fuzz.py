@@ -455,7 +455,7 @@ def test_nulls_where_none_may_be_are_refused(target: Target, column: str) -> Non
 
 
 def test_keys_of_other_nodes_are_refused(target: Target) -> None:
-    with pytest.raises(StateError, match="not on this node"):
+    with pytest.raises(StateError, match="not held here"):
         target.node.stage(target.ticket, TABLE.name, 1, written({KEYS[1]: 1, STRANGE: 1}))
     with pytest.raises(StateError, match="not held here"):
         target.node.get(target.ticket, TABLE.name, probes([KEYS[1], STRANGE]))

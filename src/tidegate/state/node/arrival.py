@@ -69,16 +69,6 @@ class Transfer:
                     self.received = replace(self.received, loading=None)
         return self.received.open - frozenset().union(*origins.values())
 
-    def widened(self, origins: Mapping[str, Groups]) -> bool:
-        """Have further groups come; not if there was one of them here before."""
-        with self._lock:
-            more = {group: address for address, groups in origins.items() for group in groups}
-            if more.keys() & self._addresses.keys():
-                return False
-            self._addresses.update(more)
-            self.received = replace(self.received, open=self.received.open | more.keys())
-            return True
-
     def warm(self, groups: NDArray[np.int64]) -> None:
         """Keys of these groups are asked for."""
         with self._lock:
@@ -217,9 +207,5 @@ def continued(
     fresh = {address: groups for address, groups in fresh.items() if groups}
     if not fresh:
         return under_way
-    for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
-        if arrival.batch_id == base.batch_id and arrival.transfer.widened(fresh):
-            wider = Arrival(arrival.transfer, arrival.groups.union(*fresh.values()))
-            return (*under_way[:place], wider, *under_way[place + 1 :])
     transfer = Transfer(base, fresh, keep=keep, scratch=scratch)
     return (*under_way, Arrival(transfer, transfer.received.open))
