@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -91,16 +92,10 @@ class Log:
         storage = self._written if own else self._storage
         if storage.mapped:
             whole = storage.open(name)
-
-            def mapped(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-                return [whole.slice(offset, length) for offset, length in spans]
-
-            return Run(name, whole.size, mapped, keep=True, trusted=own)
-
-        def fetched(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-            return self._spans.read(storage, name, spans)
-
-        return Run(name, ref.bytes, fetched, keep=False, trusted=False)
+            return Run(
+                name, whole.size, lambda spans: [whole.slice(*span) for span in spans], keep=True, trusted=own
+            )
+        return Run(name, ref.bytes, partial(self._spans.read, storage, name), keep=False)
 
 
 class _Spans:

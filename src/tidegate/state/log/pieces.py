@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.run import Section, TablePart
 from tidegate.state.table.keys import Groups, hash_column
 from tidegate.state.table.table import DUE, GONE, HASH, StateTable
@@ -62,10 +63,15 @@ class Pieces:
         }
         filled = {name: pieces for name, pieces in ordered.items() if pieces}
         parts = {
-            name: TablePart.of(pieces[0].rows.schema, [piece.section for piece in pieces], range(len(pieces)))
+            name: TablePart(pieces[0].rows.schema, [piece.section for piece in pieces])
             for name, pieces in filled.items()
         }
         return cls(groups, count, filled, parts)
+
+    @property
+    def alone(self) -> tuple[RunRef, Pieces]:
+        """To be read like the only run of a snapshot."""
+        return RunRef("", 0, self.groups, 0, 0), self
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
         found = self.content[table.name]

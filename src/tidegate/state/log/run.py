@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate.errors import StateError
 from tidegate.state.codec import schema_of, schema_text
@@ -124,30 +123,16 @@ class RunWriter:
         return json.dumps(form, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True)
 class TablePart:
-    """What a run holds of one table: its sections, by hash."""
+    """What a run holds of one table: its sections, by hash, and their figures as columns."""
 
-    schema: pa.Schema
-    sections: tuple[Section, ...]
-    numbers: tuple[int, ...]
-    """Which sections of the run they are."""
-    firsts: Hashes
-    lasts: Hashes
-    due_least: NDArray[np.int64]
-    due_largest: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, schema: pa.Schema, sections: Sequence[Section], numbers: Iterable[int]) -> TablePart:
-        return cls(
-            schema,
-            tuple(sections),
-            tuple(numbers),
-            np.array([section.first for section in sections], np.uint64),
-            np.array([section.last for section in sections], np.uint64),
-            np.array([section.due_least for section in sections], np.int64),
-            np.array([section.due_largest for section in sections], np.int64),
-        )
+    def __init__(self, schema: pa.Schema, sections: Sequence[Section]) -> None:
+        self.schema = schema
+        self.sections = sections
+        self.firsts = np.array([section.first for section in sections], np.uint64)
+        self.lasts = np.array([section.last for section in sections], np.uint64)
+        self.due_least = np.array([section.due_least for section in sections], np.int64)
+        self.due_largest = np.array([section.due_largest for section in sections], np.int64)
 
 
 class Run:
@@ -160,21 +145,17 @@ class Run:
         self._read = read
         self._keep = keep
         self._trusted = trusted
+        # By offset. Of those checked: the very bytes that were, as long as a cache holds them.
         self._batches: dict[int, pa.RecordBatch] = {}
-        # The very bytes that were checked, as long as a cache holds them.
         self._checked: dict[int, weakref.ref[Any]] = {}
         form = self._read_index()
         self.groups = parse_groups(form["groups"])
         self.count = int(form["count"])
-        self.schemas = {table: schema_of(text) for table, text in form["tables"]}
-        names = list(self.schemas)
+        names = [table for table, _ in form["tables"]]
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
-        places: dict[str, list[int]] = {table: [] for table in names}
-        for place, section in enumerate(self.sections):
-            places[section.table].append(place)
         self.parts = {
-            table: TablePart.of(self.schemas[table], [self.sections[place] for place in mine], mine)
-            for table, mine in places.items()
+            table: TablePart(schema_of(text), [each for each in self.sections if each.table == table])
+            for table, text in form["tables"]
         }
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -185,13 +166,12 @@ class Run:
         part = self.parts[table.name]
         current = part.schema.equals(table.written)
         for start in range(0, len(which), _TOGETHER):
-            numbers = [part.numbers[index] for index in which[start : start + _TOGETHER]]
-            missing = [number for number in numbers if number not in self._batches]
-            fresh = dict(zip(missing, self._fetched(missing), strict=True)) if missing else {}
+            sections = [part.sections[index] for index in which[start : start + _TOGETHER]]
+            fresh = self._fetched([each for each in sections if each.offset not in self._batches])
             if self._keep:
                 self._batches.update(fresh)
-            for number in numbers:
-                batch = fresh[number] if number in fresh else self._batches[number]
+            for section in sections:
+                batch = (fresh if section.offset in fresh else self._batches)[section.offset]
                 yield batch if current else self._evolved(batch, table)
 
     def verify(self) -> None:
@@ -203,29 +183,28 @@ class Run:
             if section.offset != at:
                 raise self._damaged("index: its sections do not follow each other")
             at += section.length
-            batch = self._decoded(number, self._read([(section.offset, section.length)])[0], check=True)
+            batch = self._decoded(section, self._read([(section.offset, section.length)])[0], check=True)
             hashes = hash_column(batch.column(HASH))
             if not (hashes[0] == section.first and hashes[-1] == section.last and ordered(hashes)):
                 raise self._damaged(f"section {number}: its rows are not in order")
         if at + self._index_length + _TRAILER.size != self.size:
             raise self._damaged("index: bytes that no section holds")
 
-    def _fetched(self, numbers: Sequence[int]) -> list[pa.RecordBatch]:
-        spans = [(self.sections[number].offset, self.sections[number].length) for number in numbers]
-        found = []
-        for number, body in zip(numbers, self._read(spans), strict=True):
-            checked = self._checked.get(number)
+    def _fetched(self, sections: Sequence[Section]) -> dict[int, pa.RecordBatch]:
+        found = {}
+        bodies = self._read([(section.offset, section.length) for section in sections])
+        for section, body in zip(sections, bodies, strict=True):
+            checked = self._checked.get(section.offset)
             known = self._trusted or (checked is not None and checked() is body)
-            found.append(self._decoded(number, body, check=not known))
+            found[section.offset] = self._decoded(section, body, check=not known)
             if not self._keep:
-                self._checked[number] = weakref.ref(body)
+                self._checked[section.offset] = weakref.ref(body)
         return found
 
-    def _decoded(self, number: int, body: pa.Buffer, *, check: bool) -> pa.RecordBatch:
-        section = self.sections[number]
+    def _decoded(self, section: Section, body: pa.Buffer, *, check: bool) -> pa.RecordBatch:
         if check and (body.size != section.length or zlib.crc32(body) != section.crc):
-            raise self._damaged(f"section {number} (table {section.table})")
-        return pa.ipc.read_record_batch(body, self.schemas[section.table])
+            raise self._damaged(f"section {self.sections.index(section)} (table {section.table})")
+        return pa.ipc.read_record_batch(body, self.parts[section.table].schema)
 
     def _evolved(self, batch: pa.RecordBatch, table: StateTable) -> pa.RecordBatch:
         """Rows of an older version of the table: columns that were added since are null."""

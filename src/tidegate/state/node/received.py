@@ -12,7 +12,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.state.log.compaction import inside, sorted_by_hash
-from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import LARGE, Piece, Pieces, as_written, kept
 from tidegate.state.node.backends.columnar import contains, looked_up
 from tidegate.state.table.keys import Groups, group_of, hash_column, slices
@@ -186,5 +185,4 @@ def _rows(pieces: Pieces, table: StateTable, keys: pa.Table, places: Places, clo
     """The rows that there are of the keys in these places."""
     if not len(places) or table.name not in pieces.parts:
         return table.answered.empty_table()
-    pair = RunRef("", 0, pieces.groups, 0, 0), pieces
-    return with_probes(looked_up([pair], table, keys.take(pa.array(places)), closed)[0], places)
+    return with_probes(looked_up([pieces.alone], table, keys.take(pa.array(places)), closed)[0], places)
