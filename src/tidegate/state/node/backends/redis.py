@@ -106,9 +106,6 @@ class RedisStore(Store):
         ids = [(group, key) for group, keys in zip(ordered, found, strict=True) for key in keys]
         return ids, _versions(groups, versions)
 
-    def passed(self, table: str, groups: Groups, closed: int) -> None:
-        """`put` has seen to it."""
-
     def scan(self, table: str, group: int) -> list[bytes]:
         try:
             found = dict(self._client.hscan_iter(self._rows(table, group), count=_AT_ONCE))
