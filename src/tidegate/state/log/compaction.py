@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import Sectioned
-from tidegate.state.log.run import Run, Section, ordered
+from tidegate.state.log.run import Section, ordered
 from tidegate.state.table.keys import Groups, distinct, group_of, hash_column, slices
 from tidegate.state.table.table import DUE, GONE, HASH, StateTable
 
@@ -137,19 +137,11 @@ def reached(
         part = 0.0
         for run in runs:
             for section in run.parts[table.name].sections:
-                common = min(high, section.last + 1) - max(low, section.first)
-                if common > 0:
-                    share = common / (section.last + 1 - section.first)
-                    part += share * max(section.rows / rows, section.length / size)
+                part += section.share(low, high) * max(section.rows / rows, section.length / size)
         if part > left:
             return low + max(1, int((high - low) * left / part))
         left, end = left - part, high
     return end
-
-
-def expired(run: Run, closed: int | None) -> bool:
-    """Whether no row of a run counts any more, by its index alone."""
-    return closed is not None and all(section.due_largest <= closed for section in run.sections)
 
 
 def _spans(runs: Sequence[Sectioned], table: StateTable, budget: int) -> list[tuple[int, int]]:

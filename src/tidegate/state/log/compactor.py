@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
-from tidegate.state.log.compaction import chosen, expired, merged_rows
+from tidegate.state.log.compaction import chosen, merged_rows
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
@@ -49,7 +49,9 @@ class Compactor:
         if now.closed is None:
             return None
         for ref in now.runs:
-            if now.replaced(ref) or not expired(self._log.run(ref), now.closed):
+            if now.replaced(ref) or any(
+                part.due_largest > now.closed for part in self._log.run(ref).sections
+            ):
                 break
             over += 1
         return Compaction(now.runs[:over], None, now.closed) if over else None

@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.run import Section, TablePart
-from tidegate.state.table.keys import Groups, hash_column
-from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.table.keys import Groups
+from tidegate.state.table.table import GONE, StateTable
 
 LARGE = 8 << 20
 """Bytes from which on a piece is kept in a file."""
@@ -98,9 +98,7 @@ def kept(table: StateTable, rows: pa.Table, scratch: Path | None) -> list[Piece]
     if not rows.num_rows:
         return []
     (batch,) = rows.combine_chunks().to_batches()
-    hashes, due = hash_column(batch.column(HASH)), batch.column(DUE).to_numpy(zero_copy_only=False)
-    ends = int(hashes[0]), int(hashes[-1]), int(due.min()), int(due.max())
-    section = Section(table.name, 0, batch.nbytes, batch.num_rows, *ends, 0)
+    section = Section.of(table.name, batch, offset=0, length=batch.nbytes, crc=0)
     if scratch is not None and batch.nbytes >= LARGE:
         batch = _in_file(batch, scratch)
     return [Piece(section, batch)]

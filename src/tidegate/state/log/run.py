@@ -58,6 +58,18 @@ class Section:
     due_largest: int
     crc: int
 
+    @classmethod
+    def of(cls, table: str, rows: pa.RecordBatch, *, offset: int, length: int, crc: int) -> Section:
+        """Of rows that are sorted by hash."""
+        hashes, due = hash_column(rows.column(HASH)), rows.column(DUE).to_numpy(zero_copy_only=False)
+        ends = int(hashes[0]), int(hashes[-1]), int(due.min()), int(due.max())
+        return cls(table, offset, length, rows.num_rows, *ends, crc)
+
+    def share(self, low: int, beyond: int) -> float:
+        """How much of it lies in a span of hashes, 0 to 1, if they are spread evenly."""
+        common = min(beyond, self.last + 1) - max(low, self.first)
+        return max(0, common) / (self.last + 1 - self.first)
+
 
 class RunWriter:
     """The bytes of a run, to be iterated once; its figures are there afterwards.
@@ -87,23 +99,12 @@ class RunWriter:
         at = len(_HEADER)
         for table, rows in self._content:
             self._schemas.setdefault(table.name, table.written)
-            for batch, hashes in _cut(rows.select(table.written.names)):
+            for batch in _cut(rows.select(table.written.names)):
                 body = batch.serialize()
                 padding = bytes(-body.size % _ALIGNED)
-                due = batch.column(DUE).to_numpy(zero_copy_only=False)
-                section = Section(
-                    table.name,
-                    at,
-                    body.size + len(padding),
-                    batch.num_rows,
-                    int(hashes[0]),
-                    int(hashes[-1]),
-                    int(due.min()),
-                    int(due.max()),
-                    zlib.crc32(padding, zlib.crc32(body)),
-                )
-                self.sections.append(section)
-                at += section.length
+                length, crc = body.size + len(padding), zlib.crc32(padding, zlib.crc32(body))
+                self.sections.append(Section.of(table.name, batch, offset=at, length=length, crc=crc))
+                at += length
                 yield body
                 yield padding
         index = self._index()
@@ -270,7 +271,7 @@ def ordered(hashes: Hashes) -> bool:
     return bool((hashes[1:] >= hashes[:-1]).all())
 
 
-def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+def _cut(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows in sections of bounded size that do not split a hash."""
     total = rows.num_rows
     if total == 0:
@@ -284,5 +285,5 @@ def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
             stop = int(np.searchsorted(hashes, hashes[stop - 1], side="right"))
         piece = rows.slice(start, stop - start).combine_chunks()
         (batch,) = piece.to_batches()
-        yield batch, hashes[start:stop]
+        yield batch
         start = stop

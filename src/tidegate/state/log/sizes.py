@@ -43,7 +43,5 @@ def _spread(section: Section, counted: Groups, figures: NDArray[np.float64]) -> 
     count = len(figures)
     low, high = group_of(np.array([section.first, section.last], np.uint64), count).tolist()
     for group in counted.intersection(range(low, high + 1)):
-        first, beyond = bounds(group, count)
-        common = min(beyond, section.last + 1) - max(first, section.first)
-        share = common / (section.last + 1 - section.first)
+        share = section.share(*bounds(group, count))
         figures[group] += share * section.rows, share * section.length

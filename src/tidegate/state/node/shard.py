@@ -200,12 +200,10 @@ class Shard:
 
     def departed(self, batch_id: int, groups: Groups) -> Snapshot:
         """The state of groups after a batch, for their next owner. StaleError when it is not here."""
-        found = self._departures.find(batch_id, groups)
-        if found is not None:
-            return found
-        now = self._now  # It may be that the next owner has heard of the change before us.
-        if now.manifest.batch_id == batch_id and groups <= now.groups:
-            return now
+        # It may be that the next owner has heard of the change before us: then it is all here still.
+        for found in (self._departures.after(batch_id), self._now):
+            if found is not None and found.manifest.batch_id == batch_id and groups <= found.groups:
+                return found
         raise StaleError(
             f"key groups {show_groups(groups)} as of batch {batch_id} are not kept here; "
             "they were released, or were never here"

@@ -81,10 +81,7 @@ def parse_groups(text: str) -> Groups:
 
 def hash_column(column: pa.ChunkedArray | pa.Array) -> Hashes:
     """A column of hashes as numpy sees it, without a copy where it is in one piece."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # of no chunks at all
-        return np.empty(0, np.uint64)
-    return np.asarray(array.to_numpy(zero_copy_only=False)).view(np.uint64)
+    return np.asarray(_whole(column).to_numpy(zero_copy_only=False)).view(np.uint64)
 
 
 def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
@@ -98,10 +95,7 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def _same_column(a: Any, b: Any) -> NDArray[np.bool_]:
-    if isinstance(a, pa.ChunkedArray):
-        a = a.combine_chunks()
-    if isinstance(b, pa.ChunkedArray):
-        b = b.combine_chunks()
+    a, b = _whole(a), _whole(b)
     if len(a) == 0:
         return np.empty(0, np.bool_)
     equal = pc.equal(a, b)
@@ -131,7 +125,7 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(starts)
         order = np.argsort(place * len(order) + np.arange(len(order)))
-        taken = [_taken(column, order) for column in keys]
+        taken = [_whole(column).take(order) for column in keys]
         differs = ~same([c.take(again) for c in taken], [c.take(again - 1) for c in taken])
         if differs.any():
             order = _untangled(order, starts, again[differs], keys)
@@ -141,9 +135,8 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
     return order[starts], number
 
 
-def _taken(column: Any, order: NDArray[np.int64]) -> Any:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.take(pa.array(order))
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _untangled(
@@ -163,7 +156,7 @@ def _untangled(
 
 def _starts(order: NDArray[np.int64], hashes: Hashes, keys: Sequence[Any]) -> NDArray[np.bool_]:
     starts = np.ones(len(order), np.bool_)
-    taken = [_taken(column, order) for column in keys]
+    taken = [_whole(column).take(order) for column in keys]
     differs = ~same([c.slice(1) for c in taken], [c.slice(0, len(c) - 1) for c in taken])
     starts[1:] = differs | (hashes[order][1:] != hashes[order][:-1])
     return starts
