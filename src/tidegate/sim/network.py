@@ -8,12 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError, StateError, TidegateError
-from tidegate.state.log.manifest import StateManifest
 from tidegate.state.node.rwlock import ReadWriteLock
-from tidegate.state.table.keys import Groups
-from tidegate.state.wire.commands import Begin
 
 if TYPE_CHECKING:
     from tidegate.sim.nodes import Node
@@ -67,20 +63,6 @@ class Client:
     def __init__(self, network: Network, address: str) -> None:
         self.address = address
         self._network = network
-
-    def begin(
-        self,
-        ticket: Ticket,
-        manifest: StateManifest,
-        groups: Groups,
-        watermark: int | None,
-        *,
-        origins: Mapping[str, Groups] | None = None,
-        budget: int = 0,
-        urgent: bool = False,
-    ) -> None:
-        command = Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent)
-        self._network.call(Message(self.address, "begin", (command,), {}))
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         return partial(self._send, method)

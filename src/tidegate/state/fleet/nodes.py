@@ -27,7 +27,8 @@ from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups, show_groups
 from tidegate.state.task.assignment import Assignment
-from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
+from tidegate.state.wire.client import NodeClient, client_for
+from tidegate.state.wire.commands import Begin, PrepareAnswer
 from tidegate.units import seconds
 
 _log = logging.getLogger(__name__)
@@ -215,8 +216,7 @@ class Nodes:
         """Have a node stand at the batch before, whatever it is at."""
         groups, switch = self.route.groups_of(node), self._switch
         self._answers.pop(node, None)
-        begin = partial(
-            self._client(node).begin,
+        command = Begin(
             ticket,
             self._base.restricted(groups),
             groups,
@@ -225,13 +225,14 @@ class Nodes:
             budget=_WHOLE if switch.hold else self.budget,
             urgent=switch.hold,
         )
-        begin()
+        self._client(node).begin(command)
         waited = 0
         while switch.hold and self._client(node).status().groups_left:
             self._sleep(_GLANCE)
             waited += 1
             if waited % 100 == 0:
-                begin()  # A node leaves an old owner that did not answer alone until it is begun again.
+                # A node leaves an old owner that did not answer alone until it is begun again.
+                self._client(node).begin(command)
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[StagedPart]:
         """Have a node make durable what was staged; what that was."""
