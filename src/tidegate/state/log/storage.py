@@ -44,9 +44,9 @@ class Storage(ABC):
         whole = self.open(name)
         return [whole.slice(*span) for span in spans]
 
-    @abstractmethod
     def size(self, name: str) -> int:
         """Bytes in a blob. StateError when there is none."""
+        return int(self.open(name).size)
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -137,9 +137,6 @@ class Memory(Storage):
         except KeyError:
             raise _missing(name, "memory") from None
 
-    def size(self, name: str) -> int:
-        return int(self.open(name).size)
-
     def names(self) -> list[str]:
         return sorted(self._blobs)
 
@@ -171,7 +168,7 @@ class Remote(Storage):
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         # An object is complete or not there: the store sees to that.
-        self._call("write", name, self._api.put, self._store, _checked(name), map(_as_bytes, parts))
+        self._call("write", name, self._api.put, self._store, _checked(name), map(bytes, parts))
 
     def open(self, name: str) -> pa.Buffer:
         found = self._call("read", name, self._api.get, self._store, _checked(name))
@@ -230,7 +227,3 @@ def _missing(name: str, place: str) -> StateError:
         f"run {name} is not in {place}: it was removed, or the checkpoint was moved without it; "
         "restore it, or start from a savepoint"
     )
-
-
-def _as_bytes(part: bytes | pa.Buffer) -> bytes:
-    return part if isinstance(part, bytes) else part.to_pybytes()

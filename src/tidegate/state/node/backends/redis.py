@@ -125,8 +125,6 @@ class RedisStore(Store):
 
     def _run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One round trip, in which nobody else gets between."""
-        if not commands:
-            return []
         pipeline = self._client.pipeline(transaction=True)
         for command in commands:
             pipeline.execute_command(*command)
