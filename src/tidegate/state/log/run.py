@@ -15,7 +15,7 @@ import json
 import struct
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -154,7 +154,7 @@ class Run:
         self.count = int(form["count"])
         names = [table for table, _ in form["tables"]]
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
-        self.parts = {
+        self.parts: Mapping[str, TablePart] = {
             table: TablePart(schema_of(text), [each for each in self.sections if each.table == table])
             for table, text in form["tables"]
         }

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tidegate import faults
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StateError
-from tidegate.state.log.compactor import Rest
+from tidegate.state.log.compaction import Rest
 from tidegate.state.node.fence import Fence
 from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.staging import Staging
@@ -59,6 +59,11 @@ class StateNode:
         self._answer: PrepareAnswer | None = None
         self._load = np.zeros(1, np.int64)
         self._counting = threading.Lock()
+        # What has left does not change, so no lock is taken to fetch it: the one who asks may have locked a
+        # node that we wait for.
+        self.fetch_keys, self.fetch_due = shard.fetch_keys, shard.fetch_due
+        self.fetch_range = shard.fetch_range
+        self.tidy = shard.tidy
 
     def begin(self, command: Begin) -> None:
         with self._lock.exclusive():
@@ -111,23 +116,8 @@ class StateNode:
             return self._shard.scan(table, groups)
 
     def departed_table(self, table: str, groups: Groups, batch_id: int) -> StateTable:
-        """A table of groups that have left, if they are kept as of that batch.
-
-        What has left does not change, so no lock is taken: the one who asks may have locked a node that we
-        wait for.
-        """
+        """A table of groups that have left, if they are kept as of that batch."""
         return self._shard.departed(batch_id, groups).table(table)
-
-    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
-        return self._shard.fetch_keys(table, groups, batch_id, keys)
-
-    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
-        return self._shard.fetch_due(table, groups, batch_id, since, upto)
-
-    def fetch_range(
-        self, table: str, groups: Groups, batch_id: int, first: int, size: int
-    ) -> tuple[pa.Table, int | None]:
-        return self._shard.fetch_range(table, groups, batch_id, first, size)
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
         newest = self._fence.ticket.generation
@@ -202,10 +192,6 @@ class StateNode:
         if more and not self._urgent:
             rest()
         return more
-
-    def tidy(self) -> None:
-        """Bring what came key by key into few parts."""
-        self._shard.tidy()
 
     def close(self) -> None:
         with self._lock.exclusive():

@@ -15,11 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import StaleError, StateError
-from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
-from tidegate.state.log.compactor import Compaction, Compactor, Rest, substituted
+from tidegate.state.log.compaction import (
+    MOST_RUNS,
+    Compaction,
+    Rest,
+    compacted,
+    sorted_by_hash,
+    substituted,
+)
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.sizes import sizes_of
 from tidegate.state.log.storage import Storage
 from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, continued, restricted
 from tidegate.state.node.backends import open_backend
@@ -87,7 +92,7 @@ class Shard:
         self._departed = Migrating(Columnar(), self._peers)  # reads what has departed
         self._scratch = scratch
         self._allowance = 0
-        self._compactor = Compactor(self._log, memory=memory, name=self._run_name)
+        self._memory = memory
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
         self._pending: Prepared | None = None
         self._compactions: list[Compaction] = []
@@ -169,13 +174,13 @@ class Shard:
     def due(self, table: str, groups: Groups, upto: int) -> pa.Table:
         """The rows of these groups that are due by then, see `State.due`."""
         now = self._now
-        _check_groups(groups, now)
+        _check_groups(groups, now.groups)
         return self._reads.due(now, now.table(table), groups, upto)
 
     def scan(self, table: str, groups: Groups) -> pa.Table:
         """All rows of these groups, see `State.scan`."""
         now = self._now
-        _check_groups(groups, now)
+        _check_groups(groups, now.groups)
         return self._reads.scan(now, now.table(table), groups)
 
     def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
@@ -193,8 +198,7 @@ class Shard:
     def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
-        """The rows of such groups from the hash `first` on, about `size` bytes; and the hash to go on from,
-        None when that was all."""
+        """The rows of such groups in a range, and the hash to go on from; see `wire.FetchRange`."""
         kept = self.departed(batch_id, groups)
         return self._departed.fetch_range(kept, kept.table(table), groups, first, size)
 
@@ -287,12 +291,8 @@ class Shard:
         self._tidy()
 
     def sizes(self) -> dict[str, Any]:
-        """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
-        [rows, bytes] by key group, as far as the index tells."""
-        now = self._now
-        # Runs that are with other nodes cannot be looked into.
-        whole = replace(now, arrivals=()) if self._log.durable else now
-        return sizes_of(now, whole.pairs())
+        """See `Snapshot.sizes`."""
+        return self._now.sizes()
 
     def compact(self, rest: Rest = lambda: None) -> bool:
         """Compact a few runs into one when that is due; whether it was. For one thread at a time.
@@ -304,7 +304,8 @@ class Shard:
         with self._lock:
             now, self._compacting = self._now, True
         try:
-            done = self._compactor.compact(self._without_arrivals(now), rest)
+            now = self._without_arrivals(now)
+            done = compacted(now, rest, memory=self._memory, name=self._run_name)
         finally:
             with self._lock:  # Once: the new run has to have a name before anything tidies up again.
                 self._compacting = False
@@ -369,15 +370,11 @@ def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
 
 
 def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:
-    if len(mine) == count:
-        return
-    groups = group_of(hashes, count)
-    held = inside(mine, count)[groups]
-    if not held.all():
-        strange = np.unique(groups[~held]).tolist()
-        raise StateError(f"key groups {show_groups(strange)} are not held here; ask their owner")
+    if len(mine) < count:
+        present = np.bincount(group_of(hashes, count), minlength=count)
+        _check_groups(frozenset(np.flatnonzero(present).tolist()), mine)
 
 
-def _check_groups(groups: Groups, now: Snapshot) -> None:
-    if not groups <= now.groups:
-        raise StateError(f"key groups {show_groups(groups - now.groups)} are not held here; ask their owner")
+def _check_groups(groups: Groups, mine: Groups) -> None:
+    if not groups <= mine:
+        raise StateError(f"key groups {show_groups(groups - mine)} are not held here; ask their owner")

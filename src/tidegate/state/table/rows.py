@@ -198,20 +198,9 @@ def _from_cells(kind: pa.DataType, cells: list[bytes], valid: NDArray[np.bool_])
         return pa.Array.from_buffers(
             kind, count, [_validity(valid), pa.py_buffer(offsets)], children=[values]
         )
-    if _types.is_fixed_size_list(kind):
-        return _fixed_list(kind, items, valid)
     offsets, (values,) = _edges(lengths, np.int64), _decoded(items, [kind.value_type])
     buffers = [_validity(valid), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(_plain(kind), count, buffers, children=[values]).cast(kind)
-
-
-def _fixed_list(kind: pa.DataType, items: list[bytes], valid: NDArray[np.bool_]) -> Any:
-    """A list of fixed size has its places even where it is null."""
-    size = kind.list_size
-    (values,) = _decoded(items, [kind.value_type])
-    place = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(valid))
-    values = values.take(pa.array(place, mask=~np.repeat(valid, size)))
-    return pa.Array.from_buffers(kind, len(valid), [_validity(valid)], children=[values])
 
 
 def _edges(lengths: Sequence[int], size: type) -> NDArray[Any]:

@@ -14,8 +14,7 @@ from tidegate.state.log.compaction import sorted_by_hash
 from tidegate.state.log.pieces import Pieces, kept
 from tidegate.state.node.backends.columnar import looked_up
 from tidegate.state.table.keys import Groups, group_of, hash_column
-from tidegate.state.table.probes import by_probe, with_probes
-from tidegate.state.table.table import HASH, StateTable
+from tidegate.state.table.table import HASH, StateTable, by_probe, with_probes
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
@@ -51,7 +50,7 @@ class TaskState:
             return self._fetch(table, keys)
         # In one batch a key is written by one task, so what a worker beside this one wrote in the batch
         # before is still right, whatever the route is by now.
-        held = Pieces.of(frozenset(), 1, {table.name: kept(table, cached, None)})
+        held = Pieces(frozenset(), 1, {table.name: kept(table, cached, None)})
         known, missing = looked_up([held.alone], table, keys, self._assignment.time.closed)
         if not len(missing):
             return known

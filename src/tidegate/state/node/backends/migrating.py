@@ -23,9 +23,17 @@ from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar, looked_up
 from tidegate.state.node.peers import Origin, Peers
 from tidegate.state.node.received import Received
-from tidegate.state.table.keys import Groups, bounds, distinct, group_of, hash_column, ranges, show_groups
-from tidegate.state.table.probes import Places, by_probe, with_probes
-from tidegate.state.table.table import HASH, PROBE, StateTable
+from tidegate.state.table.keys import (
+    Groups,
+    bounds,
+    distinct,
+    group_of,
+    hash_column,
+    position,
+    ranges,
+    show_groups,
+)
+from tidegate.state.table.table import HASH, PROBE, Places, StateTable, by_probe, with_probes
 
 _log = logging.getLogger(__name__)
 _END = 2**64
@@ -127,7 +135,7 @@ class Migrating:
         rest = groups
         for arrival, address, answer in self._asked(snapshot, groups, asking):
             old = _checked(answer, table.schema, address)
-            self._count(demand_keys=_keys(old), demand_bytes=old.nbytes)
+            self._count(demand_keys=len(pc.unique(old[HASH])), demand_bytes=old.nbytes)
             since = snapshot.since(arrival)
             if table.kind == "value":  # What was written again since is due at another time.
                 keys = old.select(table.probes.names)
@@ -175,7 +183,8 @@ class Migrating:
             old = as_written(table, _checked(answer, table.schema, address))
             opened = snapshot.since(arrival).opened(table)
             newer = [rows_within(ref, run, table, arrival.groups, span) for ref, run in opened]
-            rows = merged(table, [_before(old, stop), *newer])
+            before = old.slice(0, position(hash_column(old[HASH]), stop))
+            rows = merged(table, [before, *newer])
             found.append(live(rows, snapshot.closed).select(table.schema.names))
         further = None if not _left(groups, snapshot.count, stop) else stop
         return sorted_by_hash(pa.concat_tables(found)), further
@@ -199,7 +208,7 @@ class Migrating:
             rows, further = answer
             rows = _checked(rows, table.schema, step.address)
             transfer.load(step, rows, further)
-            self._count(background_keys=_keys(rows), background_bytes=rows.nbytes)
+            self._count(background_keys=len(pc.unique(rows[HASH])), background_bytes=rows.nbytes)
             return int(rows.nbytes)
         return None
 
@@ -312,15 +321,3 @@ def _left(groups: Groups, count: int, first: int) -> list[tuple[int, int]]:
     """Spans of hashes that groups have from a hash on."""
     spans = [(bounds(low, count)[0], bounds(high, count)[1]) for low, high in ranges(groups)]
     return [(max(low, first), high) for low, high in spans if high > first]
-
-
-def _before(rows: pa.Table, stop: int) -> pa.Table:
-    if stop == _END:
-        return rows
-    return rows.slice(0, int(np.searchsorted(hash_column(rows[HASH]), np.uint64(stop))))
-
-
-def _keys(rows: pa.Table) -> int:
-    """Different hashes in rows that are sorted by them."""
-    hashes = hash_column(rows[HASH])
-    return int((hashes[1:] != hashes[:-1]).sum()) + 1 if len(hashes) else 0
