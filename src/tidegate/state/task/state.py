@@ -33,6 +33,7 @@ class TaskState:
     ) -> None:
         """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address."""
         self._assignment = assignment
+        self._ticket = assignment.ticket
         self._partition = partition
         self._hot = HotKeys(scratch, assignment.token, partition)
         self._groups = assignment.route.groups_in(partition)
@@ -58,12 +59,10 @@ class TaskState:
         return by_probe(table, [known, with_probes(fetched, missing)])
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        ticket = self._assignment.ticket
-        return self._of_all(lambda node, groups: node.due(ticket, table.name, groups, upto))
+        return self._of_all(lambda node, groups: node.due(self._ticket, table.name, groups, upto))
 
     def scan(self, table: StateTable) -> pa.Table:
-        ticket = self._assignment.ticket
-        return self._of_all(lambda node, groups: node.scan(ticket, table.name, groups))
+        return self._of_all(lambda node, groups: node.scan(self._ticket, table.name, groups))
 
     def _of_all(self, ask: Callable[[NodeClient, Groups], pa.Table]) -> pa.Table:
         owners = self._assignment.route.owners
@@ -83,17 +82,15 @@ class TaskState:
         self._wire += sum(rows.nbytes for rows in self._puts.values())
         stats = {"late": late, "wire": self._wire}
         for table in tables:
-            rows = self._puts.get(table.name)
-            if rows is None:
-                rows = table.written.empty_table()
+            rows = self._puts.get(table.name, table.written.empty_table())
             owners = self._owners(hash_column(rows[HASH]))
             for owner, node in self._nodes.items():
                 mine = rows if owners is None else rows.filter(pa.array(owners == owner))
-                node.stage(self._assignment.ticket, table.name, self._partition, mine, stats)
+                node.stage(self._ticket, table.name, self._partition, mine, stats)
                 stats = {}
         for table in tables:
             if table.kind == "value" and table.name in self._puts:
-                self._hot.remember(table, self._assignment.ticket, self._puts[table.name])
+                self._hot.remember(table, self._ticket, self._puts[table.name])
 
     def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """The node of each hash; None when one has them all."""
@@ -104,16 +101,15 @@ class TaskState:
 
     def _fetch(self, table: StateTable, keys: pa.Table) -> pa.Table:
         owners = self._owners(hash_column(keys[HASH]))
-        ticket = self._assignment.ticket
         self._weighed(keys)
         if owners is None:
             (node,) = self._nodes.values()
-            return self._weighed(node.get(ticket, table.name, keys))
+            return self._weighed(node.get(self._ticket, table.name, keys))
         parts = []
         for owner, node in self._nodes.items():
             mine = np.flatnonzero(owners == owner)
             if len(mine):
-                answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
+                answer = self._weighed(node.get(self._ticket, table.name, keys.take(pa.array(mine))))
                 parts.append(with_probes(answer, mine))
         return by_probe(table, parts)
 

@@ -86,14 +86,14 @@ class Keyed(Backend):
         if self._store.shared:  # Groups that went elsewhere are their new owner's now.
             return
         with self._lock:
-            every = frozenset(range(snapshot.count))
-            stale = self._store.versions(every).keys() - self._marks(snapshot, every).keys()
+            texts = self._store.versions(frozenset(range(snapshot.count)))
+            stale = texts.keys() - self._fitting(snapshot, texts).keys()
             if stale:
                 self._store.drop(snapshot.tables, frozenset(stale))
 
     def commit(self, before: Snapshot, after: Snapshot, writes: Mapping[str, pa.Table]) -> None:
         with self._lock:
-            marks = self._marks(before, before.groups)
+            marks = self._fitting(before, self._store.versions(before.groups))
             held = frozenset(marks)
             changes: list[Change] = []
             for table in after.manifest.tables:
@@ -154,15 +154,12 @@ class Keyed(Backend):
     def close(self) -> None:
         self._store.close()
 
-    def _marks(self, snapshot: Snapshot, groups: Groups) -> dict[int, Mark]:
-        """The groups that the store holds in the state of a snapshot, be it in part."""
-        return self._fitting(snapshot, self._store.versions(groups))
-
     def _whole(self, snapshot: Snapshot, texts: Mapping[int, str]) -> Groups:
         marks = self._fitting(snapshot, texts)
         return frozenset(group for group, mark in marks.items() if mark.cursor is None)
 
     def _fitting(self, snapshot: Snapshot, texts: Mapping[int, str]) -> dict[int, Mark]:
+        """The groups that the store holds in the state of a snapshot, be it in part, by their versions."""
         wanted = self._versions(snapshot)
         marks = ((group, Mark.parse(text)) for group, text in texts.items())
         return {group: mark for group, mark in marks if mark and mark.version == wanted.get(group)}
