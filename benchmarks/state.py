@@ -40,6 +40,7 @@ from tidegate.state.log.storage import open_storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
 from tidegate.state.wire.client import NodeClient, client_for
+from tidegate.state.wire.commands import Begin
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -427,7 +428,8 @@ def _dict_of(full: NodeClient, manifest: StateManifest) -> Iterator[tuple[float,
     table, groups = manifest.tables[0], frozenset(range(manifest.groups))
     with tempfile.TemporaryDirectory() as folder, _started(f"{folder}/log", "memory") as (client, pid):
         ticket = Ticket(1, 0, 1)
-        client.begin(ticket, StateManifest(-1, manifest.groups, None, manifest.tables), groups, None)
+        empty = StateManifest(-1, manifest.groups, None, manifest.tables)
+        client.begin(Begin(ticket, empty, groups, None))
         for group in range(manifest.groups):
             rows = _content(full, manifest, group)
             # What is asked for is taken into the dict, and from then on kept there.
@@ -449,7 +451,7 @@ def _node(checkpoint: Path, backend: str) -> Iterator[tuple[NodeClient, StateMan
     manifest = last.state
     with _started(str(checkpoint / "state"), backend) as (client, pid):
         groups = frozenset(range(manifest.groups))
-        client.begin(Ticket(1, manifest.batch_id + 1, 1), manifest, groups, None)
+        client.begin(Begin(Ticket(1, manifest.batch_id + 1, 1), manifest, groups, None))
         yield client, manifest, pid
 
 

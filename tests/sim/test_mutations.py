@@ -22,7 +22,7 @@ from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Ledger
 from tidegate.sim.outcome import simulate
 from tidegate.state.fleet.nodes import Nodes
-from tidegate.state.log import compactor
+from tidegate.state.log import compaction
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Snapshot
 from tidegate.state.log.storage import Local
@@ -99,12 +99,14 @@ def tombstones_are_not_staged(patch: Patch) -> None:
 def compaction_forgets_tombstones(patch: Patch) -> None:
     """As if there never were older runs."""
     merged = merged_rows
-    patch.setattr(compactor, "merged_rows", lambda *args, **named: merged(*args, **{**named, "bottom": True}))
+    patch.setattr(
+        compaction, "merged_rows", lambda *args, **named: merged(*args, **{**named, "bottom": True})
+    )
 
 
 def compaction_keeps_the_oldest_row(patch: Patch) -> None:
     merged = merged_rows
-    patch.setattr(compactor, "merged_rows", lambda now, opened, **named: merged(now, opened[::-1], **named))
+    patch.setattr(compaction, "merged_rows", lambda now, opened, **named: merged(now, opened[::-1], **named))
 
 
 def garbage_is_collected_too_early(patch: Patch) -> None:

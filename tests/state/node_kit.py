@@ -18,7 +18,8 @@ from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import Groups, group_of
 from tidegate.state.table.table import NEVER, StateTable
-from tidegate.state.wire.client import NodeClient, PrepareAnswer
+from tidegate.state.wire.client import NodeClient
+from tidegate.state.wire.commands import Begin, PrepareAnswer
 
 PIPELINE = "sensors"
 COUNT = 16
@@ -74,7 +75,7 @@ class Driver:
 
     def begin(self, attempt: int = 0, watermark: int | None = None) -> Ticket:
         ticket = self.ticket(attempt)
-        self.node.begin(ticket, self.base, self.groups, watermark)
+        self.node.begin(Begin(ticket, self.base, self.groups, watermark))
         return ticket
 
     def finish(self, ticket: Ticket, watermark: int | None = None) -> PrepareAnswer:

@@ -23,7 +23,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -62,22 +62,27 @@ BatchId: TypeAlias = Annotated[int, Between(-1)]
 """-1: before the first batch."""
 
 
-class _Codec(NamedTuple):
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any, str], Any]
-    """From a form, and what it is called in an error."""
+_Decode: TypeAlias = Callable[[Any, str], Any]
+"""From a form, and what it is called in an error."""
 
 
 def encoded(value: Any) -> Any:
     """A dataclass as JSON values."""
-    kind: Any = type(value)
-    return _codec(kind).encode(value)
+    if is_dataclass(value):
+        return {each.name: encoded(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): encoded(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [encoded(each) for each in value]
+    if isinstance(value, frozenset):
+        return show_groups(value)
+    return schema_text(value) if isinstance(value, pa.Schema) else value
 
 
 def decoded(kind: type[T], form: object) -> T:
     """What `encoded` was given. FormError when it is none of this kind."""
     key: Any = kind
-    value: T = _codec(key).decode(form, kind.__name__)
+    value: T = _decoder(key)(form, kind.__name__)
     return value
 
 
@@ -92,28 +97,30 @@ def schema_of(text: str) -> pa.Schema:
 
 
 @cache
-def _codec(kind: Any) -> _Codec:
+def _decoder(kind: Any) -> _Decode:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         return _limited(parts[1])
     if origin in (typing.Union, types.UnionType):
-        return _optional(_codec(next(part for part in parts if part is not type(None))))
+        inner = _decoder(next(part for part in parts if part is not type(None)))
+        return lambda form, what: None if form is None else inner(form, what)
     if origin is Literal:
         return _plain(lambda form: type(form) is str and form in parts, f"one of {', '.join(parts)}")
     if origin is tuple:
-        return _sequence(_codec(parts[0]))
+        item = _decoder(parts[0])
+        return lambda form, what: tuple([item(each, what) for each in _array(form, what)])
     if origin is frozenset:
-        return _Codec(show_groups, _groups)
+        return _groups
     if origin is Mapping:
-        return _mapping(_number_key if parts[0] is int else _codec(parts[0]).decode, _codec(parts[1]))
+        return _mapping(_number_key if parts[0] is int else _decoder(parts[0]), _decoder(parts[1]))
     if is_dataclass(kind):
         return _record(typing.cast(type, kind))
     return _PLAIN[kind]
 
 
-def _record(kind: type) -> _Codec:
+def _record(kind: type) -> _Decode:
     hints = typing.get_type_hints(kind, include_extras=True)
-    known = {each.name: _codec(hints[each.name]) for each in fields(kind)}
+    known = {each.name: _decoder(hints[each.name]) for each in fields(kind)}
     whats = {name: f"{kind.__name__}: {name!r}" for name in known}
     required = {
         each.name for each in fields(kind) if each.default is MISSING and each.default_factory is MISSING
@@ -125,40 +132,21 @@ def _record(kind: type) -> _Codec:
         if not required <= given.keys() <= known.keys():
             missing, strange = sorted(required - given.keys()), sorted(given.keys() - known.keys())
             raise FormError(f"{what}: fields are missing {missing} or not known {strange}"[:300])
-        value = kind(**{name: known[name].decode(item, whats[name]) for name, item in given.items()})
+        value = kind(**{name: known[name](item, whats[name]) for name, item in given.items()})
         if check is not None:
             check(value)
         return value
 
-    return _Codec(
-        lambda value: {name: codec.encode(getattr(value, name)) for name, codec in known.items()}, decode
-    )
+    return decode
 
 
-def _optional(inner: _Codec) -> _Codec:
-    return _Codec(
-        lambda value: None if value is None else inner.encode(value),
-        lambda form, what: None if form is None else inner.decode(form, what),
-    )
+def _mapping(key: _Decode, item: _Decode) -> _Decode:
+    return lambda form, what: {
+        key(name, what): item(each, what) for name, each in _object(form, what).items()
+    }
 
 
-def _sequence(item: _Codec) -> _Codec:
-    return _Codec(
-        lambda value: [item.encode(each) for each in value],
-        lambda form, what: tuple([item.decode(each, what) for each in _array(form, what)]),
-    )
-
-
-def _mapping(key: Callable[[Any, str], Any], item: _Codec) -> _Codec:
-    return _Codec(
-        lambda value: {str(name): item.encode(each) for name, each in value.items()},
-        lambda form, what: {
-            key(name, what): item.decode(each, what) for name, each in _object(form, what).items()
-        },
-    )
-
-
-def _plain(fits: Callable[[Any], object], wanted: str) -> _Codec:
+def _plain(fits: Callable[[Any], object], wanted: str) -> _Decode:
     """Of values that are their own form."""
 
     def decode(form: Any, what: str) -> Any:
@@ -167,10 +155,10 @@ def _plain(fits: Callable[[Any], object], wanted: str) -> _Codec:
             raise FormError(f"{what} must be {wanted}, and is {given}")
         return form
 
-    return _Codec(lambda value: value, decode)
+    return decode
 
 
-def _limited(limit: Between | Like) -> _Codec:
+def _limited(limit: Between | Like) -> _Decode:
     match limit:
         case Between(low, high):  # Strictly: a bool is an int as well.
             wanted = f"a whole number from {low} to {high}"
@@ -179,16 +167,16 @@ def _limited(limit: Between | Like) -> _Codec:
             return _plain(lambda form: type(form) is str and pattern.fullmatch(form), f"like {example!r}")
 
 
-_object = _plain(lambda form: type(form) is dict, "a JSON object").decode
-_array = _plain(lambda form: type(form) is list, "a JSON array").decode
-_string = _plain(lambda form: type(form) is str, "a text").decode
-_PLAIN: dict[Any, _Codec] = {
+_object = _plain(lambda form: type(form) is dict, "a JSON object")
+_array = _plain(lambda form: type(form) is list, "a JSON array")
+_string = _plain(lambda form: type(form) is str, "a text")
+_PLAIN: dict[Any, _Decode] = {
     Any: _plain(lambda form: True, ""),
     bool: _plain(lambda form: type(form) is bool, "true or false"),
     int: _limited(Between(-(2**63))),
     float: _plain(lambda form: type(form) in (int, float), "a number"),
     str: _plain(lambda form: type(form) is str and 0 < len(form) <= 1000, "a text of 1 to 1000 characters"),
-    pa.Schema: _Codec(schema_text, lambda form, what: _schema(form, what)),
+    pa.Schema: lambda form, what: _schema(form, what),
 }
 
 

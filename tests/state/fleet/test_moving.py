@@ -32,7 +32,8 @@ from tidegate.errors import StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups
-from tidegate.state.wire.client import NodeClient, PrepareAnswer
+from tidegate.state.wire.client import NodeClient
+from tidegate.state.wire.commands import Begin, PrepareAnswer
 
 LEFT, RIGHT, NOTHING = frozenset(range(COUNT // 2)), frozenset(range(COUNT // 2, COUNT)), frozenset[int]()
 KEYS = range(300)
@@ -59,9 +60,9 @@ class Drive:
     ) -> None:
         self.ticket = Ticket(1, self.base.batch_id + 1, self.ticket.attempt + 1)
         for index, (client, groups) in enumerate(zip(self.clients, self.owners, strict=True)):
-            where = (origins or {}).get(index)
+            where = (origins or {}).get(index, {})
             base = self.base.restricted(groups)
-            client.begin(self.ticket, base, groups, None, origins=where, budget=budget, urgent=urgent)
+            client.begin(Begin(self.ticket, base, groups, None, where, budget, urgent))
 
     def move(self, *owners: Groups, budget: int = 0, urgent: bool = False) -> None:
         before, self.owners = self.owners, owners

@@ -15,6 +15,7 @@ from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
+from tidegate.state.wire.commands import Begin
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 
@@ -35,8 +36,8 @@ class Client:
     def __init__(self, told: list[Any]) -> None:
         self._told = told
 
-    def begin(self, *_: Any, origins: Any, **__: Any) -> None:
-        self._told.append(origins)
+    def begin(self, command: Begin) -> None:
+        self._told.append(command.origins)
 
 
 def nodes(told: list[Any], *, durable: bool = True) -> Nodes:

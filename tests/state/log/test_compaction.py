@@ -181,7 +181,8 @@ def test_a_merge_holds_a_bounded_part_at_a_time(monkeypatch: pytest.MonkeyPatch)
         part = rows(range(20_000), number).sort_by("_hash")
         refs.append(log.write(f"{number}.run", [(TABLE, part)], sequence=number, groups=ALL, count=COUNT))
     snapshot = Snapshot(log, replace(EMPTY, runs=tuple(refs)), ALL, tuple(refs))
-    parts = [part for _, part in merged_rows(snapshot, snapshot.pairs(), bottom=True, budget=200_000)]
+    content = merged_rows(snapshot, snapshot.pairs(), bottom=True, budget=200_000, rest=lambda: None)
+    parts = [part for _, part in content]
     assert len(parts) > 5
     assert max(part.nbytes for part in parts) < 200_000
     merged = pa.concat_tables(parts)

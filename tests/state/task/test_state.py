@@ -21,6 +21,7 @@ from tidegate.state.task import hot_keys
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.state import TaskState
 from tidegate.state.wire.client import client_for
+from tidegate.state.wire.commands import Begin
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 GROUPS = 16
@@ -68,7 +69,8 @@ class Fleet:
         self.ticket = Ticket(1, self.base.batch_id + 1, attempt)
         self.watermark = watermark
         for node in (0, 1):
-            self.client(node).begin(self.ticket, self.base, self.route.groups_of(node), watermark)
+            groups = self.route.groups_of(node)
+            self.client(node).begin(Begin(self.ticket, self.base, groups, watermark))
         addresses = tuple(node.address for node in self.local.nodes)
         time = Time(self.base.closed, watermark)
         return Assignment("p", self.local.token, self.ticket, self.before, time, self.route, addresses, 20.0)

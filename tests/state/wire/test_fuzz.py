@@ -455,7 +455,7 @@ def test_nulls_where_none_may_be_are_refused(target: Target, column: str) -> Non
 
 
 def test_keys_of_other_nodes_are_refused(target: Target) -> None:
-    with pytest.raises(StateError, match="not on this node"):
+    with pytest.raises(StateError, match="not held here"):
         target.node.stage(target.ticket, TABLE.name, 1, written({KEYS[1]: 1, STRANGE: 1}))
     with pytest.raises(StateError, match="not held here"):
         target.node.get(target.ticket, TABLE.name, probes([KEYS[1], STRANGE]))
@@ -592,13 +592,13 @@ def test_what_is_staged_in_all_has_a_limit(small: NodeClient) -> None:
 def test_a_manifest_beyond_the_limit_is_refused(small: NodeClient) -> None:
     runs = tuple(RunRef(f"{number}.run", number, ALL, 1, 1) for number in range(100))
     with pytest.raises(StateError, match="at most 5,000"):
-        small.begin(Ticket(1, 100), StateManifest(99, COUNT, None, EMPTY.tables, runs), ALL, None)
+        small.begin(wire.Begin(Ticket(1, 100), StateManifest(99, COUNT, None, EMPTY.tables, runs), ALL, None))
     assert small.status().phase == "idle"
 
 
 def test_state_whose_runs_are_lost_is_an_error_and_not_an_empty_answer(small: NodeClient) -> None:
     ticket = Ticket(Driver(small).generation, 5)
     lost = (RunRef("lost.run", 4, ALL, 10, 1000),)
-    small.begin(ticket, StateManifest(4, COUNT, None, EMPTY.tables, lost), ALL, None)
+    small.begin(wire.Begin(ticket, StateManifest(4, COUNT, None, EMPTY.tables, lost), ALL, None))
     with pytest.raises(StateError, match=r"lost\.run"):
         small.get(ticket, TABLE.name, probes(KEYS))

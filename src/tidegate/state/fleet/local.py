@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.fleet.provider import NodeHandle
@@ -58,14 +57,13 @@ class LocalNodes:
         bind: str = "127.0.0.1",
         options: Mapping[str, str] | None = None,
         timeout: float = 30.0,
-        token: str | None = None,
         prefix: str = "",
     ) -> None:
         """`memory` is for each node, in bytes; `timeout`, in seconds, is how long a live node may take to
         answer or to work on one request. `prefix` begins the names of the nodes. A node's own words go to
         `scratch`/NAME.log. When `prefix` is `gN-`, what nodes of smaller N left in `scratch` is removed, but
         for their newest logs."""
-        self.token = token or secrets.token_urlsafe(32)
+        self.token = secrets.token_urlsafe(32)
         self._pipeline = pipeline
         self._prefix = prefix
         self._scratch = scratch
@@ -84,13 +82,10 @@ class LocalNodes:
 
     @property
     def nodes(self) -> tuple[NodeHandle, ...]:
-        """By index; a replaced node has a new handle."""
         return tuple(running.handle for running in self._running)
 
     def grow(self, count: int, *, gently: bool = False) -> None:
-        """Have at least `count` nodes. Either all that are missing start or none stays.
-
-        `gently`: one after the other, and they leave the machine to others until they listen, where this
+        """`gently`: one after the other, and they leave the machine to others until they listen, where this
         process may arrange that."""
         first = len(self._running)
         with ThreadPoolExecutor(1 if gently else max(count - first, 1)) as pool:
@@ -153,9 +148,7 @@ class LocalNodes:
     def __enter__(self) -> LocalNodes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *failure: object) -> None:
         self.close()
 
     def _end(self, leaving: Sequence[_Running]) -> None:

@@ -27,7 +27,8 @@ from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups, show_groups
 from tidegate.state.task.assignment import Assignment
-from tidegate.state.wire.client import NodeClient, PrepareAnswer, client_for
+from tidegate.state.wire.client import NodeClient, client_for
+from tidegate.state.wire.commands import Begin, PrepareAnswer
 from tidegate.units import seconds
 
 _log = logging.getLogger(__name__)
@@ -111,15 +112,21 @@ class Nodes:
         self.peers = peers
         self.budget = 0
         """Bytes that a node may bring over in the background during the next batch."""
+        self.load: NDArray[np.float64] = np.zeros(route.groups)
+        """Recent accesses to each key group, later ones counting more."""
+        self.durable = settings.durable
+        """Whether what the nodes keep outlives them."""
+        self.token = provider.token
+        """What requests to the nodes carry."""
         self._switch = _Switch()
-        self._load = np.zeros(route.groups)
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
-        self._durable = settings.durable
         self._before: Ticket | None = None
         self._answers: dict[int, PrepareAnswer] = {}
         self._provider = provider
-        self._connect = connect
+        self._connect = connect or partial(
+            client_for, token=self.token, pipeline=pipeline, timeout=self._timeout
+        )
         self._spawn = spawn
         self._sleep = sleep
         self._pool = pool
@@ -140,11 +147,6 @@ class Nodes:
     def handles(self) -> tuple[NodeHandle, ...]:
         """The nodes by number; some may own nothing."""
         return self._provider.nodes
-
-    @property
-    def load(self) -> NDArray[np.float64]:
-        """Recent accesses to each key group, later ones counting more."""
-        return self._load
 
     def sizes(self) -> dict[int, tuple[int, int]]:
         """Rows and bytes of the key groups as they lie in the log; of nodes that answer."""
@@ -190,22 +192,17 @@ class Nodes:
         def tell(handles: Sequence[NodeHandle]) -> None:
             for node in handles:
                 try:
-                    self._connected(node).release(ticket, every)
+                    self._connect(node.address).release(ticket, every)
                 except TidegateError as error:
                     _log.warning("could not tell %s to release key groups: %s", node.name, error)
 
         self._spawn(partial(tell, self._provider.nodes))
 
-    @property
-    def token(self) -> str:
-        """What requests to the nodes carry."""
-        return self._provider.token
-
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
         return Assignment(
             pipeline=self._pipeline,
-            token=self._provider.token,
+            token=self.token,
             ticket=ticket,
             before=self._before,
             time=time,
@@ -219,8 +216,7 @@ class Nodes:
         """Have a node stand at the batch before, whatever it is at."""
         groups, switch = self.route.groups_of(node), self._switch
         self._answers.pop(node, None)
-        begin = partial(
-            self._client(node).begin,
+        command = Begin(
             ticket,
             self._base.restricted(groups),
             groups,
@@ -229,24 +225,20 @@ class Nodes:
             budget=_WHOLE if switch.hold else self.budget,
             urgent=switch.hold,
         )
-        begin()
+        self._client(node).begin(command)
         waited = 0
         while switch.hold and self._client(node).status().groups_left:
             self._sleep(_GLANCE)
             waited += 1
             if waited % 100 == 0:
-                begin()  # A node leaves an old owner that did not answer alone until it is begun again.
+                # A node leaves an old owner that did not answer alone until it is begun again.
+                self._client(node).begin(command)
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[StagedPart]:
         """Have a node make durable what was staged; what that was."""
         answer = self._client(node).prepare(ticket)
         self._answers[node] = answer
         return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
-
-    @property
-    def durable(self) -> bool:
-        """Whether what the nodes keep outlives them."""
-        return self._durable
 
     def kept(self, batch_id: int, watermark: int | None) -> Kept:
         """What the nodes answered, together."""
@@ -265,11 +257,11 @@ class Nodes:
         """The batch is in the ledger: from now on the nodes are to stand there."""
         self._base, self._before = manifest, ticket
         self._switch = _Switch()
-        load = self._load * _FADING
+        load = self.load * _FADING
         for answer in self._answers.values():
             for group, accesses in answer.load.items():
                 load[group] += accesses
-        self._load = load
+        self.load = load
         self._answers = {}
 
     def commit(self, node: int, ticket: Ticket, watermark: int | None) -> None:
@@ -295,7 +287,7 @@ class Nodes:
         if node >= len(handles):
             return {}  # All of them are being started anew.
         try:
-            sizes = self._connected(handles[node]).status(sizes=True).sizes
+            sizes = self._connect(handles[node].address).status(sizes=True).sizes
         except NodeError:
             return {}  # It is replaced when the next batch needs it.
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
@@ -304,25 +296,18 @@ class Nodes:
         """Where a node gets the state of its groups from. An old owner may have died and the node itself
         listen at its address by now: then only the log has that state, if there is one."""
         own, origins = self._handle(node).address, self._switch.origins.get(node, {})
-        if own in origins and not self._durable:
+        if own in origins and not self.durable:
             raise StateError(f"the state of {show_groups(origins[own])} was lost with the node at {own}")
         return {address: groups for address, groups in origins.items() if address != own}
 
     def _client(self, node: int) -> NodeClient:
-        return self._connected(self._handle(node))
+        return self._connect(self._handle(node).address)
 
     def _handle(self, node: int) -> NodeHandle:
         handles = self._provider.nodes
         if node >= len(handles):
             raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
         return handles[node]
-
-    def _connected(self, node: NodeHandle) -> NodeClient:
-        if self._connect is not None:
-            return self._connect(node.address)
-        return client_for(
-            node.address, token=self._provider.token, pipeline=self._pipeline, timeout=self._timeout
-        )
 
 
 def _arrived(answers: Iterable[PrepareAnswer]) -> Arrived:

@@ -1,8 +1,11 @@
-"""What to compact, and what the rows of several runs come to. No I/O beyond the runs it is given."""
+"""Compaction of runs: what is due, doing it, which run has taken the place of which others since; and what
+the rows of several runs come to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -10,10 +13,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tidegate.state.log.log import Snapshot
-from tidegate.state.log.manifest import RunRef
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
-from tidegate.state.log.run import Run, Section, ordered
-from tidegate.state.table.keys import Groups, distinct, group_of, hash_column, slices
+from tidegate.state.log.run import Section, ordered
+from tidegate.state.table.keys import Groups, distinct, group_of, hash_column, position, slices
 from tidegate.state.table.table import DUE, GONE, HASH, StateTable
 
 FAN_IN = 4
@@ -22,6 +25,10 @@ RATIO = 2.0
 """An older run is of like size when it is at most this much larger than all newer ones together."""
 MOST_RUNS = 8
 """There are never more than these for long."""
+_AT_ONCE = 16 << 20
+"""Bytes of runs that are compacted before the next rest."""
+
+Rest = Callable[[], object]
 
 
 def chosen(runs: Sequence[RunRef]) -> int:
@@ -104,15 +111,20 @@ def rows_within(
     for index, batch in zip(inside, run.batches(table, inside), strict=True):
         cut = _cut(batch, span)
         near = counted & _groups_between(part.sections[index], run.count)
-        for piece in slices(hash_column(cut.column(HASH)), near, run.count):
-            pieces.append(cut.slice(piece.start, piece.stop - piece.start))
+        pieces += [cut.slice(*piece) for piece in slices(hash_column(cut.column(HASH)), near, run.count)]
     return pa.Table.from_batches(pieces, table.written)
 
 
 def merged_rows(
-    snapshot: Snapshot, opened: Sequence[tuple[RunRef, Sectioned]], *, bottom: bool, budget: int
+    snapshot: Snapshot,
+    opened: Sequence[tuple[RunRef, Sectioned]],
+    *,
+    bottom: bool,
+    budget: int,
+    rest: Rest,
 ) -> Iterator[tuple[StateTable, pa.Table]]:
-    """The content of the run that takes the place of several, about `budget` bytes of them at a time.
+    """The content of the run that takes the place of several, about `budget` bytes of them at a time, and a
+    `rest` after each.
 
     `bottom`: there is nothing older, so rows that hide an older one of their key are of no use any more.
     """
@@ -125,6 +137,7 @@ def merged_rows(
                 rows = live(rows, snapshot.closed)
             if rows.num_rows:
                 yield table, rows
+                rest()
 
 
 def reached(
@@ -137,19 +150,11 @@ def reached(
         part = 0.0
         for run in runs:
             for section in run.parts[table.name].sections:
-                common = min(high, section.last + 1) - max(low, section.first)
-                if common > 0:
-                    share = common / (section.last + 1 - section.first)
-                    part += share * max(section.rows / rows, section.length / size)
+                part += section.share(low, high) * max(section.rows / rows, section.length / size)
         if part > left:
             return low + max(1, int((high - low) * left / part))
         left, end = left - part, high
     return end
-
-
-def expired(run: Run, closed: int | None) -> bool:
-    """Whether no row of a run counts any more, by its index alone."""
-    return closed is not None and all(section.due_largest <= closed for section in run.sections)
 
 
 def _spans(runs: Sequence[Sectioned], table: StateTable, budget: int) -> list[tuple[int, int]]:
@@ -167,10 +172,8 @@ def _spans(runs: Sequence[Sectioned], table: StateTable, budget: int) -> list[tu
 
 
 def _cut(batch: pa.RecordBatch, span: tuple[int, int]) -> pa.RecordBatch:
-    low, high = span
     hashes = hash_column(batch.column(HASH))
-    start = np.searchsorted(hashes, np.uint64(low)) if low else 0
-    stop = len(hashes) if high == 2**64 else np.searchsorted(hashes, np.uint64(high))
+    start, stop = (position(hashes, bound) for bound in span)
     return batch.slice(start, max(0, stop - start))
 
 
@@ -184,3 +187,97 @@ def inside(groups: Groups, count: int) -> NDArray[np.bool_]:
     held = np.zeros(count, np.bool_)
     held[list(groups)] = True
     return held
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """Runs, and the one that takes their place; None when nothing is left of them."""
+
+    inputs: tuple[RunRef, ...]
+    output: RunRef | None
+    closed: int | None
+    """Rows due by then were left out."""
+
+
+def compacted(
+    now: Snapshot, rest: Rest, *, memory: int, name: Callable[[int, str], str]
+) -> Compaction | None:
+    """What is due, done, in parts that take little of `memory`; `rest` is called after each. `name` gives one
+    to the run of a batch and a purpose."""
+    over = _over(now)
+    if over:
+        return Compaction(over, None, now.closed)
+    inputs, opened, sequence = _due(now)
+    if not inputs:
+        return None
+    budget = min(_AT_ONCE, memory // 8)
+    content = merged_rows(now, opened, bottom=inputs == now.runs, budget=budget, rest=rest)
+    first = next(content, None)
+    output: RunRef | None = None
+    if first is not None:
+        output = now.log.write(
+            name(sequence, "merged"),
+            chain([first], content),
+            sequence=sequence,
+            groups=now.groups,
+            count=now.count,
+        )
+    return Compaction(inputs, output, now.closed)
+
+
+def _over(now: Snapshot) -> tuple[RunRef, ...]:
+    """The oldest runs, when nothing in them counts any more, by their index: windows that are over."""
+    closed = now.closed
+    if closed is None:
+        return ()
+    found = takewhile(
+        lambda ref: (
+            not now.replaced(ref)
+            and all(section.due_largest <= closed for section in now.log.run(ref).sections)
+        ),
+        now.runs,
+    )
+    return tuple(found)
+
+
+def _due(now: Snapshot) -> tuple[tuple[RunRef, ...], Sequence[tuple[RunRef, Sectioned]], int]:
+    """The newest runs, as many as is due, what to read for them, and their batch; none that arrivals are read
+    for, unless no log has them."""
+    replaced = [place for place, ref in enumerate(now.runs) if now.replaced(ref)]
+    at = now.manifest.batch_id
+    settled = not now.open and all(at > arrival.batch_id for arrival in now.arriving)
+    if replaced and settled and not now.log.durable:
+        return now.runs, now.pairs(), at
+    free = now.runs[replaced[-1] + 1 :] if replaced else now.runs
+    inputs = free[len(free) - chosen(free) :]
+    sequence = inputs[-1].sequence if inputs else at
+    return inputs, [(ref, now.log.run(ref)) for ref in inputs], sequence
+
+
+def substituted(
+    manifest: StateManifest, groups: Groups, compactions: Iterable[Compaction]
+) -> tuple[tuple[RunRef, ...], list[Compaction]]:
+    """The runs of a manifest with the compactions that fit it, and which those are."""
+    runs, fitting = manifest.runs, []
+    for compaction in compactions:
+        after = _with(runs, compaction, manifest.closed, groups)
+        if after is not None:
+            runs = after
+            fitting.append(compaction)
+    return runs, fitting
+
+
+def _with(
+    runs: tuple[RunRef, ...], compaction: Compaction, closed: int | None, groups: Groups
+) -> tuple[RunRef, ...] | None:
+    """The runs with a merged one in place of its inputs; None when they are not all there as they were."""
+    if compaction.closed is not None and (closed is None or closed < compaction.closed):
+        return None
+    if compaction.output is not None and compaction.output.groups != groups:
+        return None
+    number = len(compaction.inputs)
+    for start in range(len(runs) - number + 1):
+        if runs[start : start + number] == compaction.inputs:
+            between = () if compaction.output is None else (compaction.output,)
+            return (*runs[:start], *between, *runs[start + number :])
+    return None

@@ -6,16 +6,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.errors import StateError
 from tidegate.state.log.manifest import RunRef, StateManifest, restricted
 from tidegate.state.log.pieces import Sectioned
-from tidegate.state.log.run import Run, RunWriter
+from tidegate.state.log.run import Run, RunWriter, Section
 from tidegate.state.log.storage import Memory, Storage
-from tidegate.state.table.keys import Groups
+from tidegate.state.table.keys import Groups, bounds, group_of
 from tidegate.state.table.table import StateTable
 
 if TYPE_CHECKING:
@@ -77,12 +80,11 @@ class Log:
         """Close all runs but these; whoever still reads one keeps it alive."""
         kept = set(names)
         with self._lock:
-            for name in self._runs.keys() | self._own:
-                if name not in kept:
-                    self._runs.pop(name, None)
-                    self._own.discard(name)
-                    if isinstance(self._written, Memory):
-                        self._written.delete(name)
+            for name in (self._runs.keys() | self._own) - kept:
+                self._runs.pop(name, None)
+                self._own.discard(name)
+                if isinstance(self._written, Memory):
+                    self._written.delete(name)
         self._spans.keep(kept)
 
     def _opened(self, ref: RunRef) -> Run:
@@ -91,16 +93,10 @@ class Log:
         storage = self._written if own else self._storage
         if storage.mapped:
             whole = storage.open(name)
-
-            def mapped(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-                return [whole.slice(offset, length) for offset, length in spans]
-
-            return Run(name, whole.size, mapped, keep=True, trusted=own)
-
-        def fetched(spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-            return self._spans.read(storage, name, spans)
-
-        return Run(name, ref.bytes, fetched, keep=False, trusted=False)
+            return Run(
+                name, whole.size, lambda spans: [whole.slice(*span) for span in spans], keep=True, trusted=own
+            )
+        return Run(name, ref.bytes, partial(self._spans.read, storage, name), keep=False)
 
 
 class _Spans:
@@ -113,13 +109,10 @@ class _Spans:
         self._lock = threading.Lock()
 
     def read(self, storage: Storage, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        found: dict[tuple[int, int], pa.Buffer] = {}
         with self._lock:
-            for span in spans:
-                part = self._parts.get((name, *span))
-                if part is not None:
-                    self._parts.move_to_end((name, *span))
-                    found[span] = part
+            found = {span: self._parts[name, *span] for span in spans if (name, *span) in self._parts}
+            for span in found:
+                self._parts.move_to_end((name, *span))
         missing = [span for span in spans if span not in found]
         if missing:
             fresh = storage.read(name, missing)
@@ -220,6 +213,30 @@ class Snapshot:
         newer = (run for run in self.runs if run.sequence > arrival.batch_id)
         return replace(self, runs=restricted(newer, arrival.groups), arrivals=())
 
+    def sizes(self) -> dict[str, Any]:
+        """Rows and bytes as they lie in the runs, versions that no longer count among them; in all, by table,
+        and as [rows, bytes] by key group, as far as the index tells."""
+        # Runs that are with other nodes cannot be looked into.
+        whole = replace(self, arrivals=()) if self.log.durable else self
+        tables = {name: {"rows": 0, "bytes": 0} for name in self.tables}
+        groups = np.zeros((self.count, 2))
+        for ref, run in whole.pairs():
+            for name, part in run.parts.items():
+                figures = tables.setdefault(name, {"rows": 0, "bytes": 0})
+                for section in part.sections:
+                    figures["rows"] += section.rows
+                    figures["bytes"] += section.length
+                    _spread(section, ref.groups, groups)
+        return {
+            "runs": len(self.runs),
+            "bytes": sum(ref.bytes for ref in self.runs),
+            "tables": tables,
+            "groups": {
+                str(group): groups[group].round().astype(int).tolist()
+                for group in np.flatnonzero(groups[:, 0]).tolist()
+            },
+        }
+
     def restricted(self, groups: Groups) -> Snapshot:
         """The same state of fewer groups."""
         arrivals = tuple(arrival.restricted(groups) for arrival in self.arrivals)
@@ -230,3 +247,12 @@ class Snapshot:
 
 def _upto(runs: Iterable[RunRef], batch_id: int) -> Groups:
     return frozenset().union(*(run.groups for run in runs if run.sequence <= batch_id))
+
+
+def _spread(section: Section, counted: Groups, figures: NDArray[np.float64]) -> None:
+    """Add a section to the figures of its groups, by their shares of its hashes."""
+    count = len(figures)
+    low, high = group_of(np.array([section.first, section.last], np.uint64), count).tolist()
+    for group in counted.intersection(range(low, high + 1)):
+        share = section.share(*bounds(group, count))
+        figures[group] += share * section.rows, share * section.length

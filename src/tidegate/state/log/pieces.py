@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,9 +12,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.run import Section, TablePart
-from tidegate.state.table.keys import Groups, hash_column
-from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.table.keys import Groups
+from tidegate.state.table.table import GONE, StateTable
 
 LARGE = 8 << 20
 """Bytes from which on a piece is kept in a file."""
@@ -23,14 +24,9 @@ LARGE = 8 << 20
 class Sectioned(Protocol):
     """Sections of rows by table, each sorted by hash: a run, or what is read in its place."""
 
-    @property
-    def groups(self) -> Groups: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def parts(self) -> Mapping[str, TablePart]: ...
+    groups: Groups
+    count: int
+    parts: Mapping[str, TablePart]
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]: ...
 
@@ -43,39 +39,37 @@ class Piece:
     rows: pa.RecordBatch
 
 
-@dataclass(frozen=True)
 class Pieces:
-    """Pieces of some key groups, which do not overlap in a table. Columns as written."""
+    """Pieces of some key groups, which do not overlap in a table. Columns as written. It never changes."""
 
-    groups: Groups
-    count: int
-    content: Mapping[str, tuple[Piece, ...]]
-    """By table, in the order of hashes; none is empty."""
-    parts: Mapping[str, TablePart]
-
-    @classmethod
-    def of(cls, groups: Groups, count: int, content: Mapping[str, Iterable[Piece]]) -> Pieces:
-        """Pieces in any order."""
-        ordered = {
-            name: tuple(sorted(pieces, key=lambda piece: piece.section.first))
+    def __init__(self, groups: Groups, count: int, content: Mapping[str, Sequence[Piece]]) -> None:
+        """`content`: by table, in any order."""
+        self.groups = groups
+        self.count = count
+        self.content = {
+            name: sorted(pieces, key=lambda piece: piece.section.first)
             for name, pieces in content.items()
+            if pieces
         }
-        filled = {name: pieces for name, pieces in ordered.items() if pieces}
-        parts = {
-            name: TablePart.of(pieces[0].rows.schema, [piece.section for piece in pieces], range(len(pieces)))
-            for name, pieces in filled.items()
+        self.parts: Mapping[str, TablePart] = {
+            name: TablePart(pieces[0].rows.schema, [piece.section for piece in pieces])
+            for name, pieces in self.content.items()
         }
-        return cls(groups, count, filled, parts)
+
+    @property
+    def alone(self) -> tuple[RunRef, Pieces]:
+        """To be read like the only run of a snapshot."""
+        return RunRef("", 0, self.groups, 0, 0), self
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
         found = self.content[table.name]
         return iter([found[index].rows for index in which])
 
-    def plus(self, content: Mapping[str, Iterable[Piece]], groups: Groups = frozenset()) -> Pieces:
+    def plus(self, content: Mapping[str, Sequence[Piece]], groups: Groups = frozenset()) -> Pieces:
         """With further ones."""
         names = self.content.keys() | content.keys()
         joined = {name: [*self.content.get(name, ()), *content.get(name, ())] for name in names}
-        return Pieces.of(self.groups | groups, self.count, joined)
+        return Pieces(self.groups | groups, self.count, joined)
 
 
 def as_written(table: StateTable, rows: pa.Table) -> pa.Table:
@@ -92,9 +86,7 @@ def kept(table: StateTable, rows: pa.Table, scratch: Path | None) -> list[Piece]
     if not rows.num_rows:
         return []
     (batch,) = rows.combine_chunks().to_batches()
-    hashes, due = hash_column(batch.column(HASH)), batch.column(DUE).to_numpy(zero_copy_only=False)
-    ends = int(hashes[0]), int(hashes[-1]), int(due.min()), int(due.max())
-    section = Section(table.name, 0, batch.nbytes, batch.num_rows, *ends, 0)
+    section = Section.of(table.name, batch, offset=0, length=batch.nbytes, crc=0)
     if scratch is not None and batch.nbytes >= LARGE:
         batch = _in_file(batch, scratch)
     return [Piece(section, batch)]

@@ -15,13 +15,12 @@ import json
 import struct
 import weakref
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate.errors import StateError
 from tidegate.state.codec import schema_of, schema_text
@@ -59,6 +58,18 @@ class Section:
     due_largest: int
     crc: int
 
+    @classmethod
+    def of(cls, table: str, rows: pa.RecordBatch, *, offset: int, length: int, crc: int) -> Section:
+        """Of rows that are sorted by hash."""
+        hashes, due = hash_column(rows.column(HASH)), rows.column(DUE).to_numpy(zero_copy_only=False)
+        ends = int(hashes[0]), int(hashes[-1]), int(due.min()), int(due.max())
+        return cls(table, offset, length, rows.num_rows, *ends, crc)
+
+    def share(self, low: int, beyond: int) -> float:
+        """How much of it lies in a span of hashes, 0 to 1, if they are spread evenly."""
+        common = min(beyond, self.last + 1) - max(low, self.first)
+        return max(0, common) / (self.last + 1 - self.first)
+
 
 class RunWriter:
     """The bytes of a run, to be iterated once; its figures are there afterwards.
@@ -88,23 +99,12 @@ class RunWriter:
         at = len(_HEADER)
         for table, rows in self._content:
             self._schemas.setdefault(table.name, table.written)
-            for batch, hashes in _cut(rows.select(table.written.names)):
+            for batch in _cut(rows.select(table.written.names)):
                 body = batch.serialize()
                 padding = bytes(-body.size % _ALIGNED)
-                due = batch.column(DUE).to_numpy(zero_copy_only=False)
-                section = Section(
-                    table.name,
-                    at,
-                    body.size + len(padding),
-                    batch.num_rows,
-                    int(hashes[0]),
-                    int(hashes[-1]),
-                    int(due.min()),
-                    int(due.max()),
-                    zlib.crc32(padding, zlib.crc32(body)),
-                )
-                self.sections.append(section)
-                at += section.length
+                length, crc = body.size + len(padding), zlib.crc32(padding, zlib.crc32(body))
+                self.sections.append(Section.of(table.name, batch, offset=at, length=length, crc=crc))
+                at += length
                 yield body
                 yield padding
         index = self._index()
@@ -124,30 +124,16 @@ class RunWriter:
         return json.dumps(form, separators=(",", ":")).encode()
 
 
-@dataclass(frozen=True)
 class TablePart:
-    """What a run holds of one table: its sections, by hash."""
+    """What a run holds of one table: its sections, by hash, and their figures as columns."""
 
-    schema: pa.Schema
-    sections: tuple[Section, ...]
-    numbers: tuple[int, ...]
-    """Which sections of the run they are."""
-    firsts: Hashes
-    lasts: Hashes
-    due_least: NDArray[np.int64]
-    due_largest: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, schema: pa.Schema, sections: Sequence[Section], numbers: Iterable[int]) -> TablePart:
-        return cls(
-            schema,
-            tuple(sections),
-            tuple(numbers),
-            np.array([section.first for section in sections], np.uint64),
-            np.array([section.last for section in sections], np.uint64),
-            np.array([section.due_least for section in sections], np.int64),
-            np.array([section.due_largest for section in sections], np.int64),
-        )
+    def __init__(self, schema: pa.Schema, sections: Sequence[Section]) -> None:
+        self.schema = schema
+        self.sections = sections
+        self.firsts = np.array([section.first for section in sections], np.uint64)
+        self.lasts = np.array([section.last for section in sections], np.uint64)
+        self.due_least = np.array([section.due_least for section in sections], np.int64)
+        self.due_largest = np.array([section.due_largest for section in sections], np.int64)
 
 
 class Run:
@@ -160,21 +146,17 @@ class Run:
         self._read = read
         self._keep = keep
         self._trusted = trusted
+        # By offset. Of those checked: the very bytes that were, as long as a cache holds them.
         self._batches: dict[int, pa.RecordBatch] = {}
-        # The very bytes that were checked, as long as a cache holds them.
         self._checked: dict[int, weakref.ref[Any]] = {}
         form = self._read_index()
         self.groups = parse_groups(form["groups"])
         self.count = int(form["count"])
-        self.schemas = {table: schema_of(text) for table, text in form["tables"]}
-        names = list(self.schemas)
+        names = [table for table, _ in form["tables"]]
         self.sections = tuple(Section(names[number], *rest) for number, *rest in form["sections"])
-        places: dict[str, list[int]] = {table: [] for table in names}
-        for place, section in enumerate(self.sections):
-            places[section.table].append(place)
-        self.parts = {
-            table: TablePart.of(self.schemas[table], [self.sections[place] for place in mine], mine)
-            for table, mine in places.items()
+        self.parts: Mapping[str, TablePart] = {
+            table: TablePart(schema_of(text), [each for each in self.sections if each.table == table])
+            for table, text in form["tables"]
         }
 
     def batches(self, table: StateTable, which: Sequence[int]) -> Iterator[pa.RecordBatch]:
@@ -185,13 +167,12 @@ class Run:
         part = self.parts[table.name]
         current = part.schema.equals(table.written)
         for start in range(0, len(which), _TOGETHER):
-            numbers = [part.numbers[index] for index in which[start : start + _TOGETHER]]
-            missing = [number for number in numbers if number not in self._batches]
-            fresh = dict(zip(missing, self._fetched(missing), strict=True)) if missing else {}
+            sections = [part.sections[index] for index in which[start : start + _TOGETHER]]
+            fresh = self._fetched([each for each in sections if each.offset not in self._batches])
             if self._keep:
                 self._batches.update(fresh)
-            for number in numbers:
-                batch = fresh[number] if number in fresh else self._batches[number]
+            for section in sections:
+                batch = (fresh if section.offset in fresh else self._batches)[section.offset]
                 yield batch if current else self._evolved(batch, table)
 
     def verify(self) -> None:
@@ -203,29 +184,28 @@ class Run:
             if section.offset != at:
                 raise self._damaged("index: its sections do not follow each other")
             at += section.length
-            batch = self._decoded(number, self._read([(section.offset, section.length)])[0], check=True)
+            batch = self._decoded(section, self._read([(section.offset, section.length)])[0], check=True)
             hashes = hash_column(batch.column(HASH))
             if not (hashes[0] == section.first and hashes[-1] == section.last and ordered(hashes)):
                 raise self._damaged(f"section {number}: its rows are not in order")
         if at + self._index_length + _TRAILER.size != self.size:
             raise self._damaged("index: bytes that no section holds")
 
-    def _fetched(self, numbers: Sequence[int]) -> list[pa.RecordBatch]:
-        spans = [(self.sections[number].offset, self.sections[number].length) for number in numbers]
-        found = []
-        for number, body in zip(numbers, self._read(spans), strict=True):
-            checked = self._checked.get(number)
+    def _fetched(self, sections: Sequence[Section]) -> dict[int, pa.RecordBatch]:
+        found = {}
+        bodies = self._read([(section.offset, section.length) for section in sections])
+        for section, body in zip(sections, bodies, strict=True):
+            checked = self._checked.get(section.offset)
             known = self._trusted or (checked is not None and checked() is body)
-            found.append(self._decoded(number, body, check=not known))
+            found[section.offset] = self._decoded(section, body, check=not known)
             if not self._keep:
-                self._checked[number] = weakref.ref(body)
+                self._checked[section.offset] = weakref.ref(body)
         return found
 
-    def _decoded(self, number: int, body: pa.Buffer, *, check: bool) -> pa.RecordBatch:
-        section = self.sections[number]
+    def _decoded(self, section: Section, body: pa.Buffer, *, check: bool) -> pa.RecordBatch:
         if check and (body.size != section.length or zlib.crc32(body) != section.crc):
-            raise self._damaged(f"section {number} (table {section.table})")
-        return pa.ipc.read_record_batch(body, self.schemas[section.table])
+            raise self._damaged(f"section {self.sections.index(section)} (table {section.table})")
+        return pa.ipc.read_record_batch(body, self.parts[section.table].schema)
 
     def _evolved(self, batch: pa.RecordBatch, table: StateTable) -> pa.RecordBatch:
         """Rows of an older version of the table: columns that were added since are null."""
@@ -291,7 +271,7 @@ def ordered(hashes: Hashes) -> bool:
     return bool((hashes[1:] >= hashes[:-1]).all())
 
 
-def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
+def _cut(rows: pa.Table) -> Iterator[pa.RecordBatch]:
     """Rows in sections of bounded size that do not split a hash."""
     total = rows.num_rows
     if total == 0:
@@ -305,5 +285,5 @@ def _cut(rows: pa.Table) -> Iterator[tuple[pa.RecordBatch, Hashes]]:
             stop = int(np.searchsorted(hashes, hashes[stop - 1], side="right"))
         piece = rows.slice(start, stop - start).combine_chunks()
         (batch,) = piece.to_batches()
-        yield batch, hashes[start:stop]
+        yield batch
         start = stop

@@ -39,13 +39,14 @@ class Storage(ABC):
     def open(self, name: str) -> pa.Buffer:
         """A whole blob. StateError when there is none."""
 
-    @abstractmethod
     def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
         """Parts of a blob, each given as (offset, length)."""
+        whole = self.open(name)
+        return [whole.slice(*span) for span in spans]
 
-    @abstractmethod
     def size(self, name: str) -> int:
         """Bytes in a blob. StateError when there is none."""
+        return int(self.open(name).size)
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -95,10 +96,6 @@ class Local(Storage):
         except (OSError, pa.ArrowException) as error:
             raise StateError(f"cannot read {path}: {error}") from error
 
-    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        whole = self.open(name)
-        return [whole.slice(offset, length) for offset, length in spans]
-
     def size(self, name: str) -> int:
         try:
             return self._disk.size(self.folder / _checked(name))
@@ -140,13 +137,6 @@ class Memory(Storage):
         except KeyError:
             raise _missing(name, "memory") from None
 
-    def read(self, name: str, spans: Sequence[tuple[int, int]]) -> list[pa.Buffer]:
-        whole = self.open(name)
-        return [whole.slice(offset, length) for offset, length in spans]
-
-    def size(self, name: str) -> int:
-        return int(self.open(name).size)
-
     def names(self) -> list[str]:
         return sorted(self._blobs)
 
@@ -162,7 +152,7 @@ class Remote(Storage):
 
     mapped = False
 
-    def __init__(self, url: str, **settings: Any) -> None:
+    def __init__(self, url: str) -> None:
         try:
             import obstore
             from obstore import store
@@ -170,16 +160,15 @@ class Remote(Storage):
             raise MissingExtraError("s3", f"state kept in {url}") from None
         self.url = url
         self._api: Any = obstore
-        if url.startswith("s3://") and _plain(os.environ.get("AWS_ENDPOINT_URL", "")):
-            settings.setdefault("client_options", {"allow_http": True})
+        plain = url.startswith("s3://") and os.environ.get("AWS_ENDPOINT_URL", "").startswith("http://")
         try:
-            self._store: Any = store.from_url(url, **settings)
+            self._store: Any = store.from_url(url, client_options={"allow_http": True} if plain else None)
         except Exception as error:
             raise StateError(f"{url} is not usable for state: {error}") from error
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         # An object is complete or not there: the store sees to that.
-        self._call("write", name, self._api.put, self._store, _checked(name), map(_as_bytes, parts))
+        self._call("write", name, self._api.put, self._store, _checked(name), map(bytes, parts))
 
     def open(self, name: str) -> pa.Buffer:
         found = self._call("read", name, self._api.get, self._store, _checked(name))
@@ -238,11 +227,3 @@ def _missing(name: str, place: str) -> StateError:
         f"run {name} is not in {place}: it was removed, or the checkpoint was moved without it; "
         "restore it, or start from a savepoint"
     )
-
-
-def _as_bytes(part: bytes | pa.Buffer) -> bytes:
-    return part if isinstance(part, bytes) else part.to_pybytes()
-
-
-def _plain(endpoint: str) -> bool:
-    return endpoint.startswith("http://")

@@ -38,8 +38,8 @@ class Transfer:
         """`keep`: what has come is read in place of runs that are not at hand."""
         self.batch_id = base.batch_id
         self.tables = base.tables
-        self.received = Received(base.groups, frozenset().union(*origins.values()))
-        self._places = {table.name: place for place, table in enumerate(base.tables)}
+        nothing = Pieces(frozenset(), base.groups, {})
+        self.received = Received(base.groups, frozenset().union(*origins.values()), nothing)
         self._addresses = {group: address for address, groups in origins.items() for group in groups}
         self._keep = keep
         self._scratch = scratch
@@ -50,7 +50,7 @@ class Transfer:
         self._lock = threading.Lock()  # of what is changed
 
     def place(self, table: StateTable) -> int:
-        return self._places[table.name]
+        return [each.name for each in self.tables].index(table.name)
 
     def origins(self, groups: Groups) -> dict[str, Groups]:
         """Where to ask for these groups."""
@@ -68,16 +68,6 @@ class Transfer:
                 if changed and self.received.loading is not None:
                     self.received = replace(self.received, loading=None)
         return self.received.open - frozenset().union(*origins.values())
-
-    def widened(self, origins: Mapping[str, Groups]) -> bool:
-        """Have further groups come; not if there was one of them here before."""
-        with self._lock:
-            more = {group: address for address, groups in origins.items() for group in groups}
-            if more.keys() & self._addresses.keys():
-                return False
-            self._addresses.update(more)
-            self.received = replace(self.received, open=self.received.open | more.keys())
-            return True
 
     def warm(self, groups: NDArray[np.int64]) -> None:
         """Keys of these groups are asked for."""
@@ -129,7 +119,7 @@ class Transfer:
             return None
         address = self._addresses[order[0]]
         chosen = [group for group in order if self._addresses[group] == address][: self._width]
-        return Loading(frozenset(chosen), address, Pieces.of(frozenset(), self.received.count, {}))
+        return Loading(frozenset(chosen), address, Pieces(frozenset(), self.received.count, {}))
 
     def heat(self, groups: Groups) -> int:
         return max((int(self._heat[group]) for group in groups), default=-1)
@@ -180,11 +170,9 @@ class Arrival:
     def seen(self) -> tuple[Groups, tuple[RunRef, Pieces] | None]:
         """The groups for which older runs are not read, and what is read instead; nothing for open ones."""
         received = self.transfer.received
-        settled = self.groups & received.settled_groups
-        away = settled | (self.groups & received.open)
-        if not settled or received.settled is None:
-            return away, None
-        return away, (RunRef("", self.batch_id, settled, 0, 0), received.settled)
+        settled = self.groups & received.settled.groups
+        stands_in = (RunRef("", self.batch_id, settled, 0, 0), received.settled) if settled else None
+        return settled | (self.groups & received.open), stands_in
 
 
 def restricted(arrivals: Iterable[Arrival], groups: Groups) -> tuple[Arrival, ...]:
@@ -217,9 +205,5 @@ def continued(
     fresh = {address: groups for address, groups in fresh.items() if groups}
     if not fresh:
         return under_way
-    for place, arrival in enumerate(under_way):  # One question to an origin is to do for all.
-        if arrival.batch_id == base.batch_id and arrival.transfer.widened(fresh):
-            wider = Arrival(arrival.transfer, arrival.groups.union(*fresh.values()))
-            return (*under_way[:place], wider, *under_way[place + 1 :])
     transfer = Transfer(base, fresh, keep=keep, scratch=scratch)
     return (*under_way, Arrival(transfer, transfer.received.open))

@@ -26,11 +26,6 @@ class Departures:
             others = known.restricted(known.groups - snapshot.groups) if known else None
             self._frozen[batch_id] = _joined(others, snapshot) if others else snapshot
 
-    def find(self, batch_id: int, groups: Groups) -> Snapshot | None:
-        """The state of these groups after a batch, if it is kept."""
-        found = self.after(batch_id)
-        return found if found is not None and groups <= found.groups else None
-
     def after(self, batch_id: int) -> Snapshot | None:
         """All that is kept of the state after a batch."""
         return self._frozen.get(batch_id)

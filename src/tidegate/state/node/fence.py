@@ -36,11 +36,11 @@ class Fence:
 
     def read(self, ticket: Ticket) -> None:
         """A task wants the state before its batch: only while that batch is open."""
-        self._expect(ticket, "open", "read")
+        self._expect(ticket, ("open",), "read")
 
     def stage(self, ticket: Ticket) -> None:
         """A task brings what it wrote."""
-        self._expect(ticket, "open", "stage")
+        self._expect(ticket, ("open",), "stage")
 
     def prepare(self, ticket: Ticket) -> Fence:
         """All tasks are through. When it is prepared already, the caller gives the same answer again."""
@@ -52,10 +52,9 @@ class Fence:
         self._expect(ticket, ("prepared", "committed"), "commit")
         return replace(self, phase="committed")
 
-    def _expect(self, ticket: Ticket, phases: str | tuple[str, ...], action: str) -> None:
+    def _expect(self, ticket: Ticket, phases: tuple[NodePhase, ...], action: str) -> None:
         self._fence(ticket)
-        wanted = (phases,) if isinstance(phases, str) else phases
-        if ticket != self.ticket or self.phase not in wanted:
+        if ticket != self.ticket or self.phase not in phases:
             raise StaleError(
                 f"cannot {action} for {ticket}: the node is at {self.ticket}, {self.phase}; "
                 "the request is late, or `begin` has not reached this node"

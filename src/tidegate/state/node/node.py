@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tidegate import faults
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StateError
-from tidegate.state.log.compactor import Rest
+from tidegate.state.log.compaction import Rest
 from tidegate.state.node.fence import Fence
 from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.staging import Staging
@@ -44,36 +43,6 @@ class Signals:
             signal.set()
 
 
-@dataclass(frozen=True, slots=True)
-class Ownership:
-    """What the latest `begin` gave to this node."""
-
-    count: int = 1
-    """Key groups in all."""
-    groups: Groups = frozenset()
-    tables: Mapping[str, StateTable] = field(default_factory=dict)
-    watermark: int | None = None
-    urgent: bool = False
-
-    def table(self, name: str) -> StateTable:
-        if name not in self.tables:
-            known = ", ".join(sorted(self.tables)) or "none"
-            raise StateError(f"this node has no table {name[:200]!r}; known: {known}")
-        return self.tables[name]
-
-    def check_hashes(self, hashes: NDArray[np.uint64]) -> None:
-        """Every one in a key group of this node."""
-        if len(self.groups) == self.count:
-            return
-        mine = np.zeros(self.count, np.bool_)
-        mine[sorted(self.groups)] = True
-        found = mine[group_of(hashes, self.count)]
-        if not found.all():
-            raise StateError(
-                f"{len(found) - int(found.sum()):,} rows are of key groups that are not on this node"
-            )
-
-
 class StateNode:
     """The state of one node, and where it stands between two batches."""
 
@@ -84,11 +53,17 @@ class StateNode:
         self._name = name
         self._lock = lock or ReadWriteLock()
         self._fence = Fence()
-        self._ownership = Ownership()
+        self._watermark: int | None = None
+        self._urgent = False
         self._staging = Staging(staged)
         self._answer: PrepareAnswer | None = None
         self._load = np.zeros(1, np.int64)
         self._counting = threading.Lock()
+        # What has left does not change, so no lock is taken to fetch it: the one who asks may have locked a
+        # node that we wait for.
+        self.fetch_keys, self.fetch_due = shard.fetch_keys, shard.fetch_due
+        self.fetch_range = shard.fetch_range
+        self.tidy = shard.tidy
 
     def begin(self, command: Begin) -> None:
         with self._lock.exclusive():
@@ -104,10 +79,7 @@ class StateNode:
             self._shard.begin(
                 command.manifest, command.groups, origins=command.origins, budget=command.budget
             )
-            tables = {table.name: table for table in command.manifest.tables}
-            self._ownership = Ownership(
-                command.manifest.groups, command.groups, tables, command.watermark, command.urgent
-            )
+            self._watermark, self._urgent = command.watermark, command.urgent
             self._load = np.zeros(command.manifest.groups, np.int64)
             self._fence = after
             self.signals.idle.clear()
@@ -118,13 +90,13 @@ class StateNode:
         """The table, if a task may read it now. `get` checks again when it has the keys."""
         with self._lock.shared():
             self._fence.read(ticket)
-            return self._ownership.table(table)
+            return self._shard.table(table)
 
     def writable(self, ticket: Ticket, table: str) -> StateTable:
         """The table, if a task may stage for it now. `stage` checks again."""
         with self._lock.shared():
             self._fence.stage(ticket)
-            return self._ownership.table(table)
+            return self._shard.table(table)
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         with self._lock.shared():
@@ -144,23 +116,8 @@ class StateNode:
             return self._shard.scan(table, groups)
 
     def departed_table(self, table: str, groups: Groups, batch_id: int) -> StateTable:
-        """A table of groups that have left, if they are kept as of that batch.
-
-        What has left does not change, so no lock is taken: the one who asks may have locked a node that we
-        wait for.
-        """
+        """A table of groups that have left, if they are kept as of that batch."""
         return self._shard.departed(batch_id, groups).table(table)
-
-    def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
-        return self._shard.fetch_keys(table, groups, batch_id, keys)
-
-    def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
-        return self._shard.fetch_due(table, groups, batch_id, since, upto)
-
-    def fetch_range(
-        self, table: str, groups: Groups, batch_id: int, first: int, size: int
-    ) -> tuple[pa.Table, int | None]:
-        return self._shard.fetch_range(table, groups, batch_id, first, size)
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
         newest = self._fence.ticket.generation
@@ -173,8 +130,7 @@ class StateNode:
     ) -> None:
         with self._lock.shared():
             self._fence.stage(ticket)
-            self._ownership.table(table)
-            self._ownership.check_hashes(hash_column(rows[HASH]))
+            self._shard.check_rows(table, rows)
             faults.reach("node.stage", ticket.batch_id)
             self._staging.put(table, partition, rows, stats)
 
@@ -186,10 +142,7 @@ class StateNode:
             faults.reach("node.prepare", ticket.batch_id)
             gathered = self._staging.gathered()
             prepared = self._shard.prepare(
-                ticket.batch_id,
-                f"{ticket.generation}-{ticket.attempt}",
-                gathered.writes,
-                self._ownership.watermark,
+                ticket.batch_id, f"{ticket.generation}-{ticket.attempt}", gathered.writes, self._watermark
             )
             for rows in gathered.writes.values():
                 self._count(hash_column(rows[HASH]))
@@ -211,11 +164,9 @@ class StateNode:
             after = self._fence.commit(ticket)
             if after == self._fence:
                 return
-            if watermark != self._ownership.watermark:
-                raise StateError(
-                    f"{ticket} began with watermark {self._ownership.watermark} and cannot be committed "
-                    f"with {watermark}"
-                )
+            if watermark != self._watermark:
+                began = f"{ticket} began with watermark {self._watermark}"
+                raise StateError(f"{began} and cannot be committed with {watermark}")
             faults.reach("node.commit", ticket.batch_id)
             self._shard.commit(ticket.batch_id, watermark)
             self._fence = after
@@ -225,7 +176,7 @@ class StateNode:
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Waits for nobody, so that a node at work is not taken for a dead one. `sizes` reads the index of
         every run."""
-        fence, groups = self._fence, self._ownership.groups
+        fence, groups = self._fence, self._shard.groups
         figures = self._staging.bytes, self._lock.busy(), self._shard.sizes() if sizes else {}
         return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, self._shard.groups_left)
 
@@ -238,13 +189,9 @@ class StateNode:
     def pull_once(self, rest: Rest) -> bool:
         """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
         more = self._shard.pull()
-        if more and not self._ownership.urgent:
+        if more and not self._urgent:
             rest()
         return more
-
-    def tidy(self) -> None:
-        """Bring what came key by key into few parts."""
-        self._shard.tidy()
 
     def close(self) -> None:
         with self._lock.exclusive():

@@ -39,9 +39,8 @@ class Peers:
 
     def __init__(self, connect: Connect | None, pool: Executor | None = None) -> None:
         self._connect = connect
-        self._pool = pool or ThreadPoolExecutor(
-            _AT_ONCE, thread_name_prefix="ask"
-        )  # No thread before it is used.
+        # No thread before it is used.
+        self._pool = pool or ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ask")
 
     def ask(self, requests: Sequence[tuple[str, Callable[[Origin], T]]]) -> list[T | TidegateError]:
         """The answers to requests, each to the node at an address, in their order; an error in place of an

@@ -17,6 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
@@ -27,10 +28,9 @@ from tidegate.errors import StateError, TidegateError
 from tidegate.state.log.storage import open_storage
 from tidegate.state.node.background import Background
 from tidegate.state.node.node import StateNode
-from tidegate.state.node.peers import Connect
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
-from tidegate.state.wire.client import NodeClient, client_for
+from tidegate.state.wire.client import client_for
 from tidegate.state.wire.commands import Limits
 
 TOKEN = "TIDEGATE_TOKEN"
@@ -67,6 +67,11 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where to reach it")
     given.scratch.mkdir(parents=True, exist_ok=True)
     token = os.environ.pop(TOKEN, "")
+    tls, root = _tls(given)
+    # Other nodes of the pipeline have the same token, and certificates like ours.
+    connect = partial(
+        client_for, token=token, pipeline=given.pipeline, timeout=given.peer_timeout, tls_root=root
+    )
     shard = Shard(
         open_storage(given.log),
         name=given.name,
@@ -75,7 +80,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         memory=given.memory,
         durable=given.durable,
         options=dict(given.option),
-        connect=_connecting(given, token),
+        connect=connect,
     )
     limits = Limits(data=given.request_limit)
     node = StateNode(shard, name=given.name, staged=limits.staged)
@@ -86,7 +91,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         token=token,
         bind=given.bind,
         port=given.port,
-        tls=_tls(given),
+        tls=tls,
         limits=limits,
     )
     host = given.advertise or given.bind
@@ -124,29 +129,13 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
     ended.set()
 
 
-def _connecting(given: argparse.Namespace, token: str) -> Connect:
-    """The way to other nodes of the pipeline: they have the same token, and certificates like ours."""
-    tls = _tls(given)
-
-    def connected(address: str) -> NodeClient:
-        return client_for(
-            address,
-            token=token,
-            pipeline=given.pipeline,
-            timeout=given.peer_timeout,
-            tls_root=given.tls_root.read_bytes() if given.tls_root else tls and tls[0],
-        )
-
-    return connected
-
-
-def _tls(given: argparse.Namespace) -> tuple[bytes, bytes] | None:
-    if not given.tls_cert and not given.tls_key:
-        return None
-    if not (given.tls_cert and given.tls_key):
+def _tls(given: argparse.Namespace) -> tuple[tuple[bytes, bytes] | None, bytes | None]:
+    """Our certificate chain with its key, and what vouches for other nodes; None without TLS."""
+    if bool(given.tls_cert) != bool(given.tls_key):
         raise StateError("TLS needs both --tls-cert and --tls-key")
     try:
-        return given.tls_cert.read_bytes(), given.tls_key.read_bytes()
+        own = (given.tls_cert.read_bytes(), given.tls_key.read_bytes()) if given.tls_cert else None
+        return own, given.tls_root.read_bytes() if given.tls_root else own and own[0]
     except OSError as error:
         raise StateError(f"cannot read the certificate or its key: {error}") from error
 

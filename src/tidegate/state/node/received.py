@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.state.log.compaction import inside, sorted_by_hash
-from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import LARGE, Piece, Pieces, as_written, kept
 from tidegate.state.node.backends.columnar import contains, looked_up
 from tidegate.state.table.keys import Groups, group_of, hash_column, slices
-from tidegate.state.table.probes import Places, with_probes
-from tidegate.state.table.table import HASH, PROBE, StateTable
+from tidegate.state.table.table import HASH, PROBE, Places, StateTable, with_probes
 
 
 @dataclass(frozen=True)
@@ -30,8 +27,8 @@ class _Fetched:
 
     @property
     def bytes(self) -> int:
-        pieces = chain.from_iterable(self.pieces.content.values())
-        return int(self.keys.nbytes) + sum(piece.section.length for piece in pieces)
+        sections = [section for part in self.pieces.parts.values() for section in part.sections]
+        return int(self.keys.nbytes) + sum(section.length for section in sections)
 
     def is_like(self, newer: _Fetched) -> bool:
         """Sizes double from new to old, so that there are few to be looked into."""
@@ -74,14 +71,10 @@ class Received:
 
     count: int
     open: Groups
+    settled: Pieces
+    """The groups that were got whole, where they are read in place of runs."""
     loading: Loading | None = None
     fetched: Mapping[str, tuple[_Fetched, ...]] = field(default_factory=dict)
-    settled: Pieces | None = None
-    """The groups that were got whole, where they are read in place of runs."""
-
-    @property
-    def settled_groups(self) -> Groups:
-        return self.settled.groups if self.settled else frozenset()
 
     def lookup(
         self, place: int, table: StateTable, keys: pa.Table, closed: int | None
@@ -133,7 +126,7 @@ class Received:
 
     def _fetched(self, table: StateTable, keys: pa.Table, rows: pa.Table, scratch: Path | None) -> _Fetched:
         pieces = kept(table, sorted_by_hash(rows), scratch)
-        return _Fetched(keys, Pieces.of(frozenset(), self.count, {table.name: pieces}))
+        return _Fetched(keys, Pieces(frozenset(), self.count, {table.name: pieces}))
 
     def _of_open(self, rows: pa.Table) -> pa.Table:
         mine = inside(self.open, self.count)[group_of(hash_column(rows[HASH]), self.count)]
@@ -151,8 +144,7 @@ class Received:
         hashes = hash_column(written[HASH])
         for group in sorted(loading.groups):
             for piece in slices(hashes, frozenset({group}), self.count):
-                mine = written.slice(piece.start, piece.stop - piece.start)
-                pieces += kept(table, mine, scratch if keep else None)
+                pieces += kept(table, written.slice(*piece), scratch if keep else None)
         place, first = (loading.place + 1, 0) if further is None else (loading.place, further)
         after = replace(
             loading,
@@ -163,14 +155,10 @@ class Received:
         )
         if place < len(tables):
             return replace(self, loading=after)
-        return self._settling(after, keep=keep)
-
-    def _settling(self, loading: Loading, *, keep: bool) -> Received:
-        received = self.without(loading.groups)
-        if not keep:
-            return received
-        settled = self.settled or Pieces.of(frozenset(), self.count, {})
-        return replace(received, settled=settled.plus(loading.whole(), loading.groups))
+        received = self.without(after.groups)
+        if keep:
+            received = replace(received, settled=self.settled.plus(after.whole(), after.groups))
+        return received
 
     def without(self, groups: Groups) -> Received:
         """With these groups no longer open: nothing of them is asked for."""
@@ -186,5 +174,4 @@ def _rows(pieces: Pieces, table: StateTable, keys: pa.Table, places: Places, clo
     """The rows that there are of the keys in these places."""
     if not len(places) or table.name not in pieces.parts:
         return table.answered.empty_table()
-    pair = RunRef("", 0, pieces.groups, 0, 0), pieces
-    return with_probes(looked_up([pair], table, keys.take(pa.array(places)), closed)[0], places)
+    return with_probes(looked_up([pieces.alone], table, keys.take(pa.array(places)), closed)[0], places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,13 +12,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import StaleError, StateError
-from tidegate.state.log.compaction import MOST_RUNS, inside, sorted_by_hash
-from tidegate.state.log.compactor import Compaction, Compactor, Rest, substituted
+from tidegate.state.log.compaction import (
+    MOST_RUNS,
+    Compaction,
+    Rest,
+    compacted,
+    sorted_by_hash,
+    substituted,
+)
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.sizes import sizes_of
 from tidegate.state.log.storage import Storage
 from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, continued, restricted
 from tidegate.state.node.backends import open_backend
@@ -27,7 +33,7 @@ from tidegate.state.node.backends.migrating import Migrating
 from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
-from tidegate.state.table.table import HASH, StateTable
+from tidegate.state.table.table import DUE, HASH, StateTable
 
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be
@@ -38,23 +44,17 @@ _NOWHERE = StateManifest(-1, 1, None, ())
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a shard answers when a batch is durable."""
-
-    runs: tuple[RunRef, ...]
-    """All runs that make up its state after the batch, oldest first."""
-    rows: int
-    """Rows in the run of the batch; 0 when it has none."""
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Pending:
     """A batch that is durable and not committed yet."""
 
     batch_id: int
     watermark: int | None
-    runs: tuple[RunRef, ...]
     writes: Mapping[str, pa.Table]
+    """Rows by table, sorted by hash."""
+    runs: tuple[RunRef, ...]
+    """All runs that make up the state after the batch, oldest first."""
+    rows: int
+    """Rows in the run of the batch; 0 when it has none."""
+    bytes: int
 
 
 class Shard:
@@ -86,15 +86,15 @@ class Shard:
         self._name = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "node"
         self._log = Log(storage, memory=memory, durable=durable)
         self._peers = Peers(connect, pool)
-        inner = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
-        self._backend = Migrating(inner, self._peers)
+        self._backend = open_backend(backend, scratch=scratch, memory=memory, options=options or {})
+        self._reads = Migrating(self._backend, self._peers)
         self._departures = Departures()
         self._departed = Migrating(Columnar(), self._peers)  # reads what has departed
         self._scratch = scratch
         self._allowance = 0
-        self._compactor = Compactor(self._log, memory=memory, name=self._run_name)
+        self._memory = memory
         self._now = Snapshot(self._log, _NOWHERE, frozenset())
-        self._pending: _Pending | None = None
+        self._pending: Prepared | None = None
         self._compactions: list[Compaction] = []
         self._compacting = False
         self._written = 0
@@ -146,23 +146,42 @@ class Shard:
             self._backend.begin(self._now)
         self._tidy()
 
+    @property
+    def groups(self) -> Groups:
+        return self._now.groups
+
+    def table(self, name: str) -> StateTable:
+        """A table by its name. StateError when there is none."""
+        return self._now.table(name)
+
+    def check_rows(self, table: str, rows: pa.Table) -> None:
+        """Whether rows can be written to a table. StateError when it takes others, or they are of groups that
+        are not held here."""
+        now, wanted = self._now, self.table(table).written
+        if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
+            raise StateError(
+                f"rows for state table {table} have the columns {rows.schema.names}; "
+                f"it takes {wanted.names}, typed {[str(kind) for kind in wanted.types]}"
+            )
+        _check_held(hash_column(rows[HASH]), now.groups, now.count)
+
     def get(self, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys, see `State.get`. StateError for a key of a group that is not held here."""
         now = self._now
         _check_held(hash_column(keys[HASH]), now.groups, now.count)
-        return self._backend.get(now, now.table(table), keys)
+        return self._reads.get(now, now.table(table), keys)
 
     def due(self, table: str, groups: Groups, upto: int) -> pa.Table:
         """The rows of these groups that are due by then, see `State.due`."""
         now = self._now
-        _check_groups(groups, now)
-        return self._backend.due(now, now.table(table), groups, upto)
+        _check_groups(groups, now.groups)
+        return self._reads.due(now, now.table(table), groups, upto)
 
     def scan(self, table: str, groups: Groups) -> pa.Table:
         """All rows of these groups, see `State.scan`."""
         now = self._now
-        _check_groups(groups, now)
-        return self._backend.scan(now, now.table(table), groups)
+        _check_groups(groups, now.groups)
+        return self._reads.scan(now, now.table(table), groups)
 
     def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
         """The rows of keys of these groups, which have left or are about to, after a batch."""
@@ -173,24 +192,22 @@ class Shard:
     def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
         """The rows of such groups that are due by `upto` and were not by `since`."""
         kept = self.departed(batch_id, groups)
-        return self._departed.fetch_due(kept, kept.table(table), groups, since, upto)
+        rows = self._departed.due(kept, kept.table(table), groups, upto)
+        return rows if since is None else rows.filter(pc.greater(rows[DUE], since))
 
     def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
-        """The rows of such groups from the hash `first` on, about `size` bytes; and the hash to go on from,
-        None when that was all."""
+        """The rows of such groups in a range, and the hash to go on from; see `wire.FetchRange`."""
         kept = self.departed(batch_id, groups)
         return self._departed.fetch_range(kept, kept.table(table), groups, first, size)
 
     def departed(self, batch_id: int, groups: Groups) -> Snapshot:
         """The state of groups after a batch, for their next owner. StaleError when it is not here."""
-        found = self._departures.find(batch_id, groups)
-        if found is not None:
-            return found
-        now = self._now  # It may be that the next owner has heard of the change before us.
-        if now.manifest.batch_id == batch_id and groups <= now.groups:
-            return now
+        # It may be that the next owner has heard of the change before us: then it is all here still.
+        for found in (self._departures.after(batch_id), self._now):
+            if found is not None and found.manifest.batch_id == batch_id and groups <= found.groups:
+                return found
         raise StaleError(
             f"key groups {show_groups(groups)} as of batch {batch_id} are not kept here; "
             "they were released, or were never here"
@@ -205,7 +222,7 @@ class Shard:
         """Get a part of what is with other nodes, within the budget; whether there may be more to get."""
         if self._allowance <= 0:
             return False
-        came = self._backend.pull(self._now, min(CHUNK_BYTES, self._allowance))
+        came = self._reads.pull(self._now, min(CHUNK_BYTES, self._allowance))
         if came is None:
             return False
         with self._lock:  # An empty part is not for nothing either.
@@ -219,7 +236,7 @@ class Shard:
 
     def arrived(self) -> dict[str, int]:
         """What came from other nodes since this was last asked for; see `wire.PrepareAnswer.arrived`."""
-        figures = dict.fromkeys(_FIGURES, 0) | self._backend.figures()
+        figures = dict.fromkeys(_FIGURES, 0) | self._reads.figures()
         return {**figures, "groups_left": self.groups_left}
 
     @property
@@ -238,19 +255,25 @@ class Shard:
         now = self._now
         if batch_id <= now.manifest.batch_id:
             raise StaleError(f"batch {batch_id} is over: the shard is at batch {now.manifest.batch_id}")
-        content = _ordered(now, writes)
-        kept = now.runs
+        content = []
+        for table, rows in sorted(writes.items()):
+            self.check_rows(table, rows)
+            if rows.num_rows:
+                known = now.table(table)
+                content.append((known, sorted_by_hash(rows.cast(known.written))))
         new: RunRef | None = None
         if content:
             name = self._run_name(batch_id, attempt)
             new = self._log.write(
                 name, content, sequence=batch_id, groups=now.groups, count=now.count, read_soon=True
             )
-        runs = (*kept, new) if new else kept
-        rows = {table.name: part for table, part in content}
+        runs = (*now.runs, new) if new else now.runs
+        kept = {known.name: rows for known, rows in content}
+        figures = (new.rows, new.bytes) if new else (0, 0)
+        prepared = Prepared(batch_id, watermark, kept, runs, *figures)
         with self._lock:
-            self._pending = _Pending(batch_id, watermark, runs, rows)
-        return Prepared(runs, new.rows if new else 0, new.bytes if new else 0)
+            self._pending = prepared
+        return prepared
 
     def commit(self, batch_id: int, watermark: int | None) -> None:
         """Make the prepared batch current. That it is already is fine."""
@@ -268,12 +291,8 @@ class Shard:
         self._tidy()
 
     def sizes(self) -> dict[str, Any]:
-        """Rows and bytes as they lie in the runs, versions that no longer count among them; by table, and as
-        [rows, bytes] by key group, as far as the index tells."""
-        now = self._now
-        # Runs that are with other nodes cannot be looked into.
-        whole = replace(now, arrivals=()) if self._log.durable else now
-        return sizes_of(now, whole.pairs())
+        """See `Snapshot.sizes`."""
+        return self._now.sizes()
 
     def compact(self, rest: Rest = lambda: None) -> bool:
         """Compact a few runs into one when that is due; whether it was. For one thread at a time.
@@ -285,7 +304,8 @@ class Shard:
         with self._lock:
             now, self._compacting = self._now, True
         try:
-            done = self._compactor.compact(self._without_arrivals(now), rest)
+            now = self._without_arrivals(now)
+            done = compacted(now, rest, memory=self._memory, name=self._run_name)
         finally:
             with self._lock:  # Once: the new run has to have a name before anything tidies up again.
                 self._compacting = False
@@ -309,7 +329,7 @@ class Shard:
                 self._now = replace(now, arrivals=())
             return self._now
 
-    def _after(self, pending: _Pending) -> StateManifest:
+    def _after(self, pending: Prepared) -> StateManifest:
         return replace(
             self._now.manifest, batch_id=pending.batch_id, closed=pending.watermark, runs=pending.runs
         )
@@ -343,22 +363,6 @@ class Shard:
             self._log.keep(names)
 
 
-def _ordered(now: Snapshot, writes: Mapping[str, pa.Table]) -> Sequence[tuple[StateTable, pa.Table]]:
-    content = []
-    for name in sorted(writes):
-        table, rows = now.table(name), writes[name]
-        if not rows.num_rows:
-            continue
-        if rows.schema.names != table.written.names or rows.schema.types != table.written.types:
-            raise StateError(
-                f"rows for state table {name} have the columns {rows.schema.names}; "
-                f"it takes {table.written.names}, typed {[str(kind) for kind in table.written.types]}"
-            )
-        _check_held(hash_column(rows[HASH]), now.groups, now.count)
-        content.append((table, sorted_by_hash(rows.cast(table.written))))
-    return content
-
-
 def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
     """Whether these describe the same state of some groups."""
     one, other = one.restricted(groups), other.restricted(groups)
@@ -366,15 +370,11 @@ def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
 
 
 def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:
-    if len(mine) == count:
-        return
-    groups = group_of(hashes, count)
-    held = inside(mine, count)[groups]
-    if not held.all():
-        strange = np.unique(groups[~held]).tolist()
-        raise StateError(f"key groups {show_groups(strange)} are not held here; ask their owner")
+    if len(mine) < count:
+        present = np.bincount(group_of(hashes, count), minlength=count)
+        _check_groups(frozenset(np.flatnonzero(present).tolist()), mine)
 
 
-def _check_groups(groups: Groups, now: Snapshot) -> None:
-    if not groups <= now.groups:
-        raise StateError(f"key groups {show_groups(groups - now.groups)} are not held here; ask their owner")
+def _check_groups(groups: Groups, mine: Groups) -> None:
+    if not groups <= mine:
+        raise StateError(f"key groups {show_groups(groups - mine)} are not held here; ask their owner")

@@ -36,24 +36,20 @@ class Staging:
         self._limit = limit
         self._lock = threading.Lock()
         self._parts: dict[tuple[str, int], Staged] = {}
-        self._bytes = 0
-
-    @property
-    def bytes(self) -> int:
-        return self._bytes
+        self.bytes = 0
 
     def put(self, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]) -> None:
         place = table, partition
         with self._lock:
             before = self._parts.get(place)
-            size = self._bytes + rows.nbytes - (before.rows.nbytes if before else 0)
+            size = self.bytes + rows.nbytes - (before.rows.nbytes if before else 0)
             if size > self._limit:
                 raise StateError(
                     f"{size:,} bytes staged for one batch are more than the {self._limit:,} that a node "
                     "takes; use smaller batches or more nodes"
                 )
             self._parts[place] = Staged(rows, dict(stats))
-            self._bytes = size
+            self.bytes = size
 
     def gathered(self) -> Gathered:
         """Partitions in ascending order within each table; nothing is copied."""
@@ -72,4 +68,4 @@ class Staging:
     def clear(self) -> None:
         with self._lock:
             self._parts.clear()
-            self._bytes = 0
+            self.bytes = 0

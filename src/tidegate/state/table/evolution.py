@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pyarrow as pa
-
 from tidegate.errors import CheckpointError
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.table.table import StateTable
+from tidegate.state.table.table import StateTable, shown
 
 Meaning = Mapping[str, Mapping[str, str]]
 """Step -> part -> what that part of its state stands for."""
@@ -51,8 +49,8 @@ def check_meaning(before: Meaning, now: Meaning) -> None:
 def _check_table(old: StateTable, new: StateTable) -> None:
     if old.kind != new.kind or not old.keys.equals(new.keys):
         raise CheckpointError(
-            f"the key of {new.name} was ({_columns(old.keys)}) when this checkpoint was written and is now "
-            f"({_columns(new.keys)}); {_WAY_OUT}"
+            f"the key of {new.name} was ({shown(old.keys)}) when this checkpoint was written and is now "
+            f"({shown(new.keys)}); {_WAY_OUT}"
         )
     for field in old.values:
         place = new.values.get_field_index(field.name)
@@ -71,7 +69,3 @@ def _check_table(old: StateTable, new: StateTable) -> None:
                 f"{field.name!r} is new in {new.name} and may not be null, so old keys have no value for it; "
                 "make it nullable, or start with a new checkpoint"
             )
-
-
-def _columns(schema: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,16 +31,19 @@ def bounds(group: int, count: int) -> tuple[int, int]:
     return group * width, (group + 1) * width
 
 
-def slices(hashes: Hashes, groups: Groups, count: int) -> list[slice]:
-    """Where the rows of these groups lie in hashes that are sorted; neighbours in one slice."""
+def slices(hashes: Hashes, groups: Groups, count: int) -> list[tuple[int, int]]:
+    """Where the rows of these groups lie in hashes that are sorted, as (start, length); neighbours in one."""
     found = []
     for low, high in ranges(groups):
-        start = np.searchsorted(hashes, np.uint64(bounds(low, count)[0]), side="left")
-        beyond = bounds(high, count)[1]
-        stop = len(hashes) if beyond == 2**64 else np.searchsorted(hashes, np.uint64(beyond), side="left")
+        start, stop = position(hashes, bounds(low, count)[0]), position(hashes, bounds(high, count)[1])
         if stop > start:
-            found.append(slice(int(start), int(stop)))
+            found.append((start, stop - start))
     return found
+
+
+def position(hashes: Hashes, bound: int) -> int:
+    """Where the hashes begin that are not below a bound, which is at most 2**64; they are sorted."""
+    return len(hashes) if bound == 2**64 else int(np.searchsorted(hashes, np.uint64(bound)))
 
 
 def ranges(groups: Iterable[int]) -> list[tuple[int, int]]:
@@ -81,37 +85,24 @@ def parse_groups(text: str) -> Groups:
 
 def hash_column(column: pa.ChunkedArray | pa.Array) -> Hashes:
     """A column of hashes as numpy sees it, without a copy where it is in one piece."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # of no chunks at all
-        return np.empty(0, np.uint64)
-    return np.asarray(array.to_numpy(zero_copy_only=False)).view(np.uint64)
+    return np.asarray(_whole(column).to_numpy(zero_copy_only=False)).view(np.uint64)
 
 
 def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
     """Row by row, whether two lists of equally long columns hold the same key; a null equals a null."""
-    equal: NDArray[np.bool_] | None = None
-    for a, b in zip(left, right, strict=True):
-        column = _same_column(a, b)
-        equal = column if equal is None else equal & column
-    assert equal is not None, "a key has at least one column"
-    return equal
+    return reduce(np.logical_and, (_same_column(a, b) for a, b in zip(left, right, strict=True)))
 
 
 def _same_column(a: Any, b: Any) -> NDArray[np.bool_]:
-    if isinstance(a, pa.ChunkedArray):
-        a = a.combine_chunks()
-    if isinstance(b, pa.ChunkedArray):
-        b = b.combine_chunks()
+    a, b = _whole(a), _whole(b)
     if len(a) == 0:
         return np.empty(0, np.bool_)
     equal = pc.equal(a, b)
     if pa.types.is_floating(a.type):  # A NaN is a key like any other.
         equal = pc.or_kleene(equal, pc.and_(pc.is_nan(a), pc.is_nan(b)))
-    if a.null_count == 0 and b.null_count == 0:
-        return np.asarray(equal.to_numpy(zero_copy_only=False), np.bool_)
-    filled = pc.fill_null(equal, False)
-    both = pc.and_(pc.is_null(a), pc.is_null(b))
-    return np.asarray(pc.or_(filled, both).to_numpy(zero_copy_only=False), np.bool_)
+    if a.null_count or b.null_count:
+        equal = pc.or_(pc.fill_null(equal, False), pc.and_(pc.is_null(a), pc.is_null(b)))
+    return np.asarray(equal.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -131,7 +122,7 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(starts)
         order = np.argsort(place * len(order) + np.arange(len(order)))
-        taken = [_taken(column, order) for column in keys]
+        taken = [_whole(column).take(order) for column in keys]
         differs = ~same([c.take(again) for c in taken], [c.take(again - 1) for c in taken])
         if differs.any():
             order = _untangled(order, starts, again[differs], keys)
@@ -141,9 +132,8 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
     return order[starts], number
 
 
-def _taken(column: Any, order: NDArray[np.int64]) -> Any:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    return array.take(pa.array(order))
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _untangled(
@@ -163,7 +153,7 @@ def _untangled(
 
 def _starts(order: NDArray[np.int64], hashes: Hashes, keys: Sequence[Any]) -> NDArray[np.bool_]:
     starts = np.ones(len(order), np.bool_)
-    taken = [_taken(column, order) for column in keys]
+    taken = [_whole(column).take(order) for column in keys]
     differs = ~same([c.slice(1) for c in taken], [c.slice(0, len(c) - 1) for c in taken])
     starts[1:] = differs | (hashes[order][1:] != hashes[order][:-1])
     return starts

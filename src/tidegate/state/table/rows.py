@@ -26,12 +26,12 @@ _types = pa.types
 
 def encoded(rows: pa.Table) -> list[bytes]:
     """One piece of bytes per row."""
-    return _encoded([_whole(column) for column in rows.columns], rows.num_rows)
+    return _encoded([column.combine_chunks() for column in rows.columns], rows.num_rows)
 
 
 def encoded_keys(keys: pa.Table) -> list[bytes]:
     """The same for key columns: keys that are equal give equal bytes, minus zero and NaN among them."""
-    return _encoded([_normal(_whole(column)) for column in keys.columns], keys.num_rows)
+    return _encoded([_normal(column.combine_chunks()) for column in keys.columns], keys.num_rows)
 
 
 def decoded(rows: Sequence[bytes], schema: pa.Schema) -> pa.Table:
@@ -125,12 +125,10 @@ def _width(kind: pa.DataType) -> int | None:
 
 def _plain(kind: pa.DataType) -> pa.DataType | None:
     """The list or bytes type that a variable one is kept as."""
-    if _types.is_string(kind) or _types.is_binary(kind) or _types.is_string_view(kind):
+    if kind in (pa.string(), pa.binary(), pa.string_view(), pa.binary_view()):
         return pa.binary()
-    if _types.is_large_string(kind) or _types.is_large_binary(kind):
+    if kind in (pa.large_string(), pa.large_binary()):
         return pa.large_binary()
-    if _types.is_binary_view(kind):
-        return pa.binary()
     if _types.is_list(kind) or _types.is_large_list(kind) or _types.is_fixed_size_list(kind):
         return pa.large_list(kind.value_field)
     return None
@@ -169,12 +167,7 @@ def _cells(column: Any, valid: NDArray[np.bool_]) -> list[bytes]:
         column = column.cast(_plain(kind))
         cells = _joined(column.values, np.asarray(column.offsets))
     else:
-        column = column.cast(_plain(kind))
-        size = np.int64 if _types.is_large_binary(column.type) else np.int32
-        _, offsets, data = column.buffers()
-        edges = np.frombuffer(offsets, size)[column.offset : column.offset + len(column) + 1].tolist()
-        blob = memoryview(data) if data is not None else memoryview(b"")
-        cells = [bytes(blob[start:stop]) for start, stop in pairwise(edges)]
+        cells = column.cast(_plain(kind)).to_numpy(zero_copy_only=False).tolist()
     if valid.all():
         return cells
     return [cell if there else b"" for cell, there in zip(cells, valid.tolist(), strict=True)]
@@ -195,11 +188,7 @@ def _from_cells(kind: pa.DataType, cells: list[bytes], valid: NDArray[np.bool_])
         children = _decoded([cell or empty for cell in cells], kinds)
         return pa.Array.from_buffers(kind, count, [_validity(valid)], children=children)
     if not _types.is_nested(kind):
-        plain = _plain(kind)
-        size = np.int64 if _types.is_large_binary(plain) else np.int32
-        offsets = _edges([len(cell) for cell in cells], size)
-        buffers = [_validity(valid), pa.py_buffer(offsets), pa.py_buffer(b"".join(cells))]
-        return pa.Array.from_buffers(plain, count, buffers).cast(kind)
+        return pa.array(cells, _plain(kind), mask=~valid).cast(kind)
     split = [unpacked(cell) for cell in cells]
     items = [item for parts in split for item in parts]
     lengths = [len(parts) for parts in split]
@@ -209,20 +198,9 @@ def _from_cells(kind: pa.DataType, cells: list[bytes], valid: NDArray[np.bool_])
         return pa.Array.from_buffers(
             kind, count, [_validity(valid), pa.py_buffer(offsets)], children=[values]
         )
-    if _types.is_fixed_size_list(kind):
-        return _fixed_list(kind, items, valid)
     offsets, (values,) = _edges(lengths, np.int64), _decoded(items, [kind.value_type])
     buffers = [_validity(valid), pa.py_buffer(offsets)]
     return pa.Array.from_buffers(_plain(kind), count, buffers, children=[values]).cast(kind)
-
-
-def _fixed_list(kind: pa.DataType, items: list[bytes], valid: NDArray[np.bool_]) -> Any:
-    """A list of fixed size has its places even where it is null."""
-    size = kind.list_size
-    (values,) = _decoded(items, [kind.value_type])
-    place = np.repeat(np.cumsum(valid) - 1, size) * size + np.tile(np.arange(size), len(valid))
-    values = values.take(pa.array(place, mask=~np.repeat(valid, size)))
-    return pa.Array.from_buffers(kind, len(valid), [_validity(valid)], children=[values])
 
 
 def _edges(lengths: Sequence[int], size: type) -> NDArray[Any]:
@@ -233,10 +211,6 @@ def _edges(lengths: Sequence[int], size: type) -> NDArray[Any]:
 
 def _validity(valid: NDArray[np.bool_]) -> pa.Buffer | None:
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _whole(column: pa.ChunkedArray) -> Any:
-    return column.combine_chunks()
 
 
 def _normal(column: Any) -> Any:

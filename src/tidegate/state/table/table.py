@@ -6,15 +6,19 @@ Rows of state are Arrow columns, laid out the same everywhere: in a task, on the
     _due    int64    event time in microseconds from which the row no longer counts; NEVER if it stays
     _gone   bool     the key has no state any more (value tables only, and only in what is written)
     the key columns, then the value columns
+    _probe  int64    in rows that were asked for by key: the place of the key that a row answers
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from tidegate.state.codec import FormError
 
@@ -22,6 +26,8 @@ HASH, DUE, GONE, PROBE = "_hash", "_due", "_gone", "_probe"
 NEVER = 2**63 - 1
 
 Kind = Literal["value", "buffer"]
+Places = NDArray[np.int64]
+"""Of keys, among those that were asked for."""
 
 
 @dataclass(frozen=True)
@@ -67,3 +73,33 @@ class StateTable:
         columns = self.written.names
         if not len(self.keys) or len(set(columns)) < len(columns):
             raise FormError(f"table {self.name!r} must have a key, and every column once")
+
+
+def shown(schema: pa.Schema) -> str:
+    """Columns as text, for people: `id int64, n double`."""
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def with_probe(rows: pa.Table, probe: Places) -> pa.Table:
+    """Rows with the places of their keys."""
+    return rows.append_column(pa.field(PROBE, pa.int64(), False), pa.array(probe, pa.int64()))
+
+
+def with_probes(rows: pa.Table, places: Places) -> pa.Table:
+    """Rows that were asked for by some of the keys, with the places that these have among all."""
+    column = pa.array(places[rows[PROBE].to_numpy()], pa.int64())
+    index = rows.schema.get_field_index(PROBE)
+    return rows.set_column(index, rows.schema.field(index), column)
+
+
+def by_probe(table: StateTable, found: Sequence[pa.Table]) -> pa.Table:
+    """Rows in the order of the keys that were asked for; oldest first within a key."""
+    filled = [rows for rows in found if rows.num_rows]
+    if not filled:
+        return table.answered.empty_table()
+    rows = pa.concat_tables(filled).combine_chunks()
+    probe = rows[PROBE].to_numpy()
+    if (probe[1:] >= probe[:-1]).all():
+        return rows
+    order = np.argsort(probe, kind="stable" if table.kind == "buffer" else None)
+    return rows.take(pa.array(order))

@@ -41,7 +41,7 @@ class HotKeys:
                 file.unlink(missing_ok=True)
                 return
             self._folder.mkdir(parents=True, exist_ok=True)
-            marked = rows.replace_schema_metadata({_WRITTEN_BY: str(ticket)})
+            marked = rows.combine_chunks().replace_schema_metadata({_WRITTEN_BY: str(ticket)})
             with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, marked.schema) as writer:
                 writer.write_table(marked)
             draft.replace(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.state.log.compaction import sorted_by_hash
-from tidegate.state.table.keys import Groups, group_of, hash_column, same
-from tidegate.state.table.probes import Places, by_probe, with_probe, with_probes
-from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.log.pieces import Pieces, kept
+from tidegate.state.node.backends.columnar import looked_up
+from tidegate.state.table.keys import Groups, group_of, hash_column
+from tidegate.state.table.table import HASH, StateTable, by_probe, with_probes
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
@@ -30,32 +32,37 @@ class TaskState:
         connect: Callable[[str], NodeClient] | None = None,
     ) -> None:
         """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address."""
-        self._connect = connect
         self._assignment = assignment
+        self._ticket = assignment.ticket
         self._partition = partition
         self._hot = HotKeys(scratch, assignment.token, partition)
         self._groups = assignment.route.groups_in(partition)
         owners = {assignment.route.owners[group] for group in self._groups}
-        self._nodes: dict[int, NodeClient] = {owner: self._client(owner) for owner in sorted(owners)}
+        connect = connect or partial(
+            client_for, token=assignment.token, pipeline=assignment.pipeline, timeout=assignment.timeout
+        )
+        self._nodes = {owner: connect(assignment.addresses[owner]) for owner in sorted(owners)}
         self._puts: dict[str, pa.Table] = {}
         self._wire = 0
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
-        known, missing = self._from_cache(table, keys)
-        if known is None:
+        cached = self._hot.recall(table, self._assignment.before) if table.kind == "value" else None
+        if cached is None:
             return self._fetch(table, keys)
+        # In one batch a key is written by one task, so what a worker beside this one wrote in the batch
+        # before is still right, whatever the route is by now.
+        held = Pieces(frozenset(), 1, {table.name: kept(table, cached, None)})
+        known, missing = looked_up([held.alone], table, keys, self._assignment.time.closed)
         if not len(missing):
             return known
         fetched = self._fetch(table, keys.take(pa.array(missing)))
         return by_probe(table, [known, with_probes(fetched, missing)])
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        ticket = self._assignment.ticket
-        return self._of_all(lambda node, groups: node.due(ticket, table.name, groups, upto))
+        return self._of_all(lambda node, groups: node.due(self._ticket, table.name, groups, upto))
 
     def scan(self, table: StateTable) -> pa.Table:
-        ticket = self._assignment.ticket
-        return self._of_all(lambda node, groups: node.scan(ticket, table.name, groups))
+        return self._of_all(lambda node, groups: node.scan(self._ticket, table.name, groups))
 
     def _of_all(self, ask: Callable[[NodeClient, Groups], pa.Table]) -> pa.Table:
         owners = self._assignment.route.owners
@@ -75,25 +82,15 @@ class TaskState:
         self._wire += sum(rows.nbytes for rows in self._puts.values())
         stats = {"late": late, "wire": self._wire}
         for table in tables:
-            rows = self._puts.get(table.name)
-            if rows is None:
-                rows = table.written.empty_table()
+            rows = self._puts.get(table.name, table.written.empty_table())
             owners = self._owners(hash_column(rows[HASH]))
             for owner, node in self._nodes.items():
                 mine = rows if owners is None else rows.filter(pa.array(owners == owner))
-                node.stage(self._assignment.ticket, table.name, self._partition, mine, stats)
+                node.stage(self._ticket, table.name, self._partition, mine, stats)
                 stats = {}
         for table in tables:
             if table.kind == "value" and table.name in self._puts:
-                self._hot.remember(table, self._assignment.ticket, self._puts[table.name])
-
-    def _client(self, owner: int) -> NodeClient:
-        given = self._assignment
-        if self._connect is not None:
-            return self._connect(given.addresses[owner])
-        return client_for(
-            given.addresses[owner], token=given.token, pipeline=given.pipeline, timeout=given.timeout
-        )
+                self._hot.remember(table, self._ticket, self._puts[table.name])
 
     def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """The node of each hash; None when one has them all."""
@@ -104,16 +101,15 @@ class TaskState:
 
     def _fetch(self, table: StateTable, keys: pa.Table) -> pa.Table:
         owners = self._owners(hash_column(keys[HASH]))
-        ticket = self._assignment.ticket
         self._weighed(keys)
         if owners is None:
             (node,) = self._nodes.values()
-            return self._weighed(node.get(ticket, table.name, keys))
+            return self._weighed(node.get(self._ticket, table.name, keys))
         parts = []
         for owner, node in self._nodes.items():
             mine = np.flatnonzero(owners == owner)
             if len(mine):
-                answer = self._weighed(node.get(ticket, table.name, keys.take(pa.array(mine))))
+                answer = self._weighed(node.get(self._ticket, table.name, keys.take(pa.array(mine))))
                 parts.append(with_probes(answer, mine))
         return by_probe(table, parts)
 
@@ -121,29 +117,3 @@ class TaskState:
         """The same rows, their bytes counted as sent or received."""
         self._wire += rows.nbytes
         return rows
-
-    def _from_cache(self, table: StateTable, keys: pa.Table) -> tuple[pa.Table | None, Places]:
-        """The rows of keys that a worker beside this one wrote in the batch before, and which keys are left.
-
-        In one batch a key is written by one task, so they are still right, whatever the route is by now.
-        """
-        cached = self._hot.recall(table, self._assignment.before) if table.kind == "value" else None
-        if cached is None:
-            return None, np.empty(0, np.int64)
-        hashes, wanted = hash_column(cached[HASH]), hash_column(keys[HASH])
-        at = np.searchsorted(hashes, wanted)
-        at_most = np.minimum(at, len(hashes) - 1)
-        hit = hashes[at_most] == wanted
-        rows = np.flatnonzero(hit)
-        names = table.keys.names
-        found = cached.take(pa.array(at_most[rows]))
-        asked = keys.take(pa.array(rows))
-        equal = same([found[name] for name in names], [asked[name] for name in names])
-        # Where two keys share a hash the cache may hold the other one: those are asked for.
-        missing = np.setdiff1d(np.arange(len(wanted)), rows[equal], assume_unique=True)
-        closed = self._assignment.time.closed
-        there = equal & ~np.asarray(found[GONE].to_numpy(), np.bool_)
-        if closed is not None:
-            there &= np.asarray(found[DUE].to_numpy()) > closed
-        known = found.filter(pa.array(there)).drop_columns([GONE])
-        return with_probe(known, rows[there]), missing

@@ -1,11 +1,11 @@
-"""A state node as tasks and the driver see it: one method per operation, every one with a time-out."""
+"""A state node as tasks and the driver see it: one method per command, every one with a time-out."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -14,13 +14,10 @@ from pyarrow import flight
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
 from tidegate.state.codec import decoded
-from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import Groups
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
 from tidegate.state.wire.flights import batches, from_flight
-
-__all__ = ["NodeClient", "NodeStatus", "PrepareAnswer", "client_for"]
 
 
 class NodeClient:
@@ -42,23 +39,8 @@ class NodeClient:
         scheme = "grpc+tls" if tls_root else "grpc"
         self._connection = flight.FlightClient(f"{scheme}://{address}", tls_root_certs=tls_root)
 
-    def begin(
-        self,
-        ticket: Ticket,
-        manifest: StateManifest,
-        groups: Groups,
-        watermark: int | None,
-        *,
-        origins: Mapping[str, Groups] | None = None,
-        budget: int = 0,
-        urgent: bool = False,
-    ) -> None:
-        """Open a batch on the state that `manifest` names; the node owns `groups` in it.
-
-        `origins`: groups new to it that it shall get from the nodes at these addresses, when needed, and
-        up to `budget` bytes before that until the next `begin`: after the batch, or with `urgent` at once.
-        """
-        self._send(wire.Begin(ticket, manifest, groups, watermark, origins or {}, budget, urgent))
+    def begin(self, command: wire.Begin) -> None:
+        self._send(command)
 
     def get(self, ticket: Ticket, table: str, keys: pa.Table) -> pa.Table:
         """The rows of these keys before the batch: the table's columns and `_probe`."""
@@ -73,22 +55,18 @@ class NodeClient:
         return self._send(wire.Scan(ticket, table, groups))
 
     def fetch_keys(self, table: str, groups: Groups, batch_id: int, keys: pa.Table) -> pa.Table:
-        """The rows of these keys, all of groups that have left the node, after a batch; see `get`."""
         return self._send(wire.FetchKeys(table, groups, batch_id, keys.num_rows), keys)
 
     def fetch_due(self, table: str, groups: Groups, batch_id: int, since: int | None, upto: int) -> pa.Table:
-        """Rows of such groups after a batch with `since` < `_due` <= `upto`."""
         return self._send(wire.FetchDue(table, groups, batch_id, since, upto))
 
     def fetch_range(
         self, table: str, groups: Groups, batch_id: int, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
-        """Rows of such groups after a batch, from the hash `first` on, about `size` bytes; and the hash to go
-        on from, None when that was all."""
+        """The rows, and the hash to go on from; None when they are all there are."""
         return wire.unpage(self._send(wire.FetchRange(table, groups, batch_id, first, size)))
 
     def release(self, ticket: Ticket, groups: Groups) -> None:
-        """Let the node forget what it kept of groups that have left it."""
         self._send(wire.Release(ticket, groups))
 
     def stage(
@@ -120,7 +98,7 @@ class NodeClient:
     def _send(self, command: wire.Command, rows: pa.Table | None = None) -> Any:
         """The answer to a command: rows, or JSON values."""
         raw = wire.encode(command, self._pipeline)
-        with self._errors():
+        try:
             match command.call:
                 case "action":
                     action = flight.Action(wire.operation(type(command)), raw)
@@ -132,43 +110,28 @@ class NodeClient:
                     return self._put(flight.FlightDescriptor.for_command(raw), rows)
                 case "exchange":
                     return self._exchange(flight.FlightDescriptor.for_command(raw), rows)
-
-    def _put(self, descriptor: Any, rows: pa.Table) -> None:
-        writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)
-        with _ended(writer):
-            for batch in batches(rows):
-                writer.write_batch(batch)
-
-    def _exchange(self, descriptor: Any, rows: pa.Table) -> pa.Table:
-        writer, reader = self._connection.do_exchange(descriptor, self._options)
-        with _ended(writer):
-            writer.begin(rows.schema)
-            for batch in batches(rows):
-                writer.write_batch(batch)
-            writer.done_writing()
-            return reader.read_all()
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
         except (flight.FlightError, OSError) as error:
             found = from_flight(error, self.address)
             if isinstance(found, NodeError):
                 _forget(self)
             raise found from error
 
+    def _put(self, descriptor: Any, rows: pa.Table) -> None:
+        writer, _ = self._connection.do_put(descriptor, rows.schema, self._options)
+        # The node's verdict comes with the close, so that is what is raised, even when a write failed before
+        # because the node had hung up.
+        with closing(writer):
+            for batch in batches(rows):
+                writer.write_batch(batch)
 
-@contextmanager
-def _ended(writer: Any) -> Iterator[None]:
-    """Close a stream to a node. Its verdict comes with the close, so that is what is raised, even when a
-    write failed before because the node had hung up."""
-    try:
-        yield
-    except BaseException:
-        writer.close()
-        raise
-    writer.close()
+    def _exchange(self, descriptor: Any, rows: pa.Table) -> pa.Table:
+        writer, reader = self._connection.do_exchange(descriptor, self._options)
+        with closing(writer):
+            writer.begin(rows.schema)
+            for batch in batches(rows):
+                writer.write_batch(batch)
+            writer.done_writing()
+            return reader.read_all()
 
 
 _Place: TypeAlias = tuple[int, str, str, str, float, bytes | None]

@@ -41,6 +41,8 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
+    """Open a batch on the state that a manifest names."""
+
     call: ClassVar[Call] = "action"
     ticket: Ticket
     manifest: StateManifest
@@ -208,7 +210,7 @@ class NodeStatus:
     busy: float
     """Seconds that the request that has been at work or waiting for the longest has been there."""
     sizes: Mapping[str, Any]
-    """As `Shard.sizes` gives them; empty unless asked for."""
+    """As `Snapshot.sizes` gives them; empty unless asked for."""
     groups_left: int = 0
     """Key groups whose state has not wholly arrived."""
 
@@ -223,12 +225,11 @@ def operation(kind: type) -> str:
 
 
 COMMANDS: Mapping[str, type[Command]] = {operation(kind): kind for kind in typing.get_args(Command)}
-_NAMES = {kind: name for name, kind in COMMANDS.items()}
 
 
 def encode(command: Command, pipeline: str) -> bytes:
     """A command as it is sent."""
-    form = {"v": VERSION, "op": _NAMES[type(command)], "pipeline": pipeline, **encoded(command)}
+    form = {"v": VERSION, "op": operation(type(command)), "pipeline": pipeline, **encoded(command)}
     return json.dumps(form, separators=(",", ":")).encode()
 
 

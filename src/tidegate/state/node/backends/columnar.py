@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +16,7 @@ from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.table.keys import Groups, Hashes, distinct, group_of, hash_column, same
-from tidegate.state.table.probes import Places, by_probe, with_probe
-from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.table.table import DUE, HASH, Places, StateTable, by_probe, with_probe
 
 
 class Columnar(Backend):
@@ -65,12 +65,11 @@ def looked_up(
                 break
             hits, rows = _hits(ref, run, table, probes)
             if len(rows):
-                found.append(_counted(rows, closed))
+                found.append(rows)
                 probes = probes.without(hits)
     else:
-        for ref, run in opened:
-            found.append(_counted(_hits(ref, run, table, probes)[1], closed))
-    return by_probe(table, found), np.sort(probes.rows)
+        found = [_hits(ref, run, table, probes)[1] for ref, run in opened]
+    return live(by_probe(table, found), closed).select(table.answered.names), np.sort(probes.rows)
 
 
 def contains(held: pa.Table, keys: pa.Table, names: Sequence[str]) -> NDArray[np.bool_]:
@@ -87,13 +86,13 @@ def contains(held: pa.Table, keys: pa.Table, names: Sequence[str]) -> NDArray[np
     return known
 
 
+@dataclass(frozen=True, slots=True)
 class _Probes:
     """Keys to look for, by hash. `rows` are their places in the table they came in."""
 
-    def __init__(self, hashes: Hashes, rows: Places, keys: Sequence[pa.ChunkedArray]) -> None:
-        self.hashes = hashes
-        self.rows = rows
-        self.keys = keys
+    hashes: Hashes
+    rows: Places
+    keys: Sequence[pa.ChunkedArray]
 
     def without(self, found: NDArray[np.int64]) -> _Probes:
         left = np.ones(len(self.rows), np.bool_)
@@ -167,8 +166,3 @@ def _due_rows(
         if len(rows):
             pieces.append(batch.take(pa.array(rows)))
     return pa.Table.from_batches(pieces, table.written)
-
-
-def _counted(rows: pa.Table, closed: int | None) -> pa.Table:
-    rows = live(rows, closed)
-    return rows.drop_columns([GONE]) if GONE in rows.column_names else rows

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,18 +19,52 @@ from tidegate.state.log.log import Snapshot
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar
-from tidegate.state.node.backends.mark import Mark
 from tidegate.state.node.backends.store import Change, Id, Store
 from tidegate.state.table.keys import Groups, bounds, group_of, hash_column
-from tidegate.state.table.probes import by_probe, with_probe, with_probes
 from tidegate.state.table.rows import decoded, due_of, encoded, encoded_keys, packed, unpacked
-from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
+from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable, by_probe, with_probe, with_probes
 
 LOADING = 0.05
 """Seconds that a `get` may go on loading key groups."""
 PART_ROWS = 5_000
 PART_BYTES = 4 << 20
 """What is loaded in one go."""
+_MARK = re.compile(r"(-?\d+-[0-9a-f]+)\+([0-9a-f]+)(?:@(\d+):(\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a store has as the version of a key group, as text. A text never comes back once it has changed:
+    whoever finds the one that was there before knows that nothing happened in between."""
+
+    version: str
+    """Which state it is: the number of its batch, `-`, and a digest of what that consists of."""
+    load: str
+    """Tells one load of the group from any other."""
+    cursor: tuple[int, int] | None
+    """The table, by number, and the hash from which on nothing is loaded yet; None when all of it is."""
+
+    @classmethod
+    def first(cls, version: str) -> Mark:
+        """Of a load that begins."""
+        return cls(version, secrets.token_hex(8), (0, 0))
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """None for a text that is no mark."""
+        found = _MARK.fullmatch(text)
+        if found is None:
+            return None
+        version, load, table, start = found.groups()
+        return cls(version, load, None if table is None else (int(table), int(start)))
+
+    @property
+    def batch_id(self) -> int:
+        return int(self.version.rpartition("-")[0])
+
+    def __str__(self) -> str:
+        at = "" if self.cursor is None else f"@{self.cursor[0]}:{self.cursor[1]}"
+        return f"{self.version}+{self.load}{at}"
 
 
 class Keyed(Backend):
@@ -50,14 +86,14 @@ class Keyed(Backend):
         if self._store.shared:  # Groups that went elsewhere are their new owner's now.
             return
         with self._lock:
-            every = frozenset(range(snapshot.count))
-            stale = self._store.versions(every).keys() - self._marks(snapshot, every).keys()
+            texts = self._store.versions(frozenset(range(snapshot.count)))
+            stale = texts.keys() - self._fitting(snapshot, texts).keys()
             if stale:
                 self._store.drop(snapshot.tables, frozenset(stale))
 
     def commit(self, before: Snapshot, after: Snapshot, writes: Mapping[str, pa.Table]) -> None:
         with self._lock:
-            marks = self._marks(before, before.groups)
+            marks = self._fitting(before, self._store.versions(before.groups))
             held = frozenset(marks)
             changes: list[Change] = []
             for table in after.manifest.tables:
@@ -118,15 +154,12 @@ class Keyed(Backend):
     def close(self) -> None:
         self._store.close()
 
-    def _marks(self, snapshot: Snapshot, groups: Groups) -> dict[int, Mark]:
-        """The groups that the store holds in the state of a snapshot, be it in part."""
-        return self._fitting(snapshot, self._store.versions(groups))
-
     def _whole(self, snapshot: Snapshot, texts: Mapping[int, str]) -> Groups:
         marks = self._fitting(snapshot, texts)
         return frozenset(group for group, mark in marks.items() if mark.cursor is None)
 
     def _fitting(self, snapshot: Snapshot, texts: Mapping[int, str]) -> dict[int, Mark]:
+        """The groups that the store holds in the state of a snapshot, be it in part, by their versions."""
         wanted = self._versions(snapshot)
         marks = ((group, Mark.parse(text)) for group, text in texts.items())
         return {group: mark for group, mark in marks if mark and mark.version == wanted.get(group)}

@@ -57,9 +57,6 @@ class MemoryStore(Store):
             ]
             return found, self.versions(groups)
 
-    def passed(self, table: str, groups: Groups, closed: int) -> None:
-        """`put` has seen to it."""
-
     def scan(self, table: str, group: int) -> list[bytes]:
         with self._lock:
             return list(self._rows[table, group].values())
@@ -71,8 +68,3 @@ class MemoryStore(Store):
                 for table in tables:
                     self._rows.pop((table, group), None)
                     self._dues.pop((table, group), None)
-
-    def close(self) -> None:
-        self._versions.clear()
-        self._rows.clear()
-        self._dues.clear()

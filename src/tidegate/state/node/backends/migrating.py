@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,9 +23,17 @@ from tidegate.state.node.backends.backend import Backend
 from tidegate.state.node.backends.columnar import Columnar, looked_up
 from tidegate.state.node.peers import Origin, Peers
 from tidegate.state.node.received import Received
-from tidegate.state.table.keys import Groups, bounds, distinct, group_of, hash_column, ranges, show_groups
-from tidegate.state.table.probes import Places, by_probe, with_probes
-from tidegate.state.table.table import DUE, HASH, PROBE, StateTable
+from tidegate.state.table.keys import (
+    Groups,
+    bounds,
+    distinct,
+    group_of,
+    hash_column,
+    position,
+    ranges,
+    show_groups,
+)
+from tidegate.state.table.table import HASH, PROBE, Places, StateTable, by_probe, with_probes
 
 _log = logging.getLogger(__name__)
 _END = 2**64
@@ -74,8 +82,8 @@ class _Request:
         return origin.fetch_keys(self.table.name, self.groups, self.arrivals[0].batch_id, self.keys)
 
 
-class Migrating(Backend):
-    """A backend, and in front of it what is still with other nodes.
+class Migrating:
+    """Reads of a backend, and in front of it what is still with other nodes.
 
     Rows of a key in an open group are the newest of: what was written since the arrival's batch, what has
     come of it, and what its origin has. An origin that does not answer is replaced by the log, for good;
@@ -88,15 +96,6 @@ class Migrating(Backend):
         self._runs = Columnar()
         self._figures: Counter[str] = Counter()
         self._lock = threading.Lock()  # of the figures
-
-    def begin(self, snapshot: Snapshot) -> None:
-        self._inner.begin(snapshot)
-
-    def commit(self, before: Snapshot, after: Snapshot, writes: Mapping[str, pa.Table]) -> None:
-        self._inner.commit(before, after, writes)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def figures(self) -> dict[str, int]:
         """What was counted since this was last asked for; see `wire.PrepareAnswer.arrived`."""
@@ -127,9 +126,16 @@ class Migrating(Backend):
         return by_probe(table, found)
 
     def due(self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int) -> pa.Table:
+        closed = snapshot.closed
+
+        def asking(arrival: Arrival) -> Callable[[Origin], pa.Table]:
+            return lambda origin: origin.fetch_due(table.name, arrival.groups, arrival.batch_id, closed, upto)
+
         found = []
         rest = groups
-        for arrival, old in self._fetch_due(snapshot, table, groups, upto):
+        for arrival, address, answer in self._asked(snapshot, groups, asking):
+            old = _checked(answer, table.schema, address)
+            self._count(demand_keys=len(pc.unique(old[HASH])), demand_bytes=old.nbytes)
             since = snapshot.since(arrival)
             if table.kind == "value":  # What was written again since is due at another time.
                 keys = old.select(table.probes.names)
@@ -151,21 +157,20 @@ class Migrating(Backend):
             found.append(rows)
         return sorted_by_hash(pa.concat_tables(found))
 
-    def fetch_due(
-        self, snapshot: Snapshot, table: StateTable, groups: Groups, since: int | None, upto: int
-    ) -> pa.Table:
-        """As `due`, without what was due by `since`."""
-        rows = self.due(snapshot, table, groups, upto)
-        return rows if since is None else rows.filter(pc.greater(rows[DUE], since))
-
     def fetch_range(
         self, snapshot: Snapshot, table: StateTable, groups: Groups, first: int, size: int
     ) -> tuple[pa.Table, int | None]:
         """Rows of groups from a hash on, about `size` bytes, straight from the runs; and the hash to go on
         from, None when that was all."""
-        parts = self._fetch_range(snapshot, table, groups, first, size)
-        rest = groups.difference(*(arrival.groups for arrival, _, _ in parts))
-        ends = [end for _, _, end in parts]
+
+        def asking(arrival: Arrival) -> Callable[[Origin], tuple[pa.Table, int | None]]:
+            return lambda origin: origin.fetch_range(
+                table.name, arrival.groups, arrival.batch_id, first, size
+            )
+
+        asked = self._asked(snapshot, groups, asking)
+        rest = groups.difference(*(arrival.groups for arrival, _, _ in asked))
+        ends = [_END if further is None else further for _, _, (_, further) in asked]
         spans = _left(rest, snapshot.count, first)
         if spans:
             runs = [run for _, run in snapshot.opened(table)]
@@ -174,10 +179,12 @@ class Migrating(Backend):
         stop = min(ends, default=_END)
         span = (first, stop)
         found = [self._runs.scan(snapshot, table, rest, span) if spans else table.schema.empty_table()]
-        for arrival, old, _ in parts:
+        for arrival, address, (answer, _) in asked:
+            old = as_written(table, _checked(answer, table.schema, address))
             opened = snapshot.since(arrival).opened(table)
             newer = [rows_within(ref, run, table, arrival.groups, span) for ref, run in opened]
-            rows = merged(table, [_before(old, stop), *newer])
+            before = old.slice(0, position(hash_column(old[HASH]), stop))
+            rows = merged(table, [before, *newer])
             found.append(live(rows, snapshot.closed).select(table.schema.names))
         further = None if not _left(groups, snapshot.count, stop) else stop
         return sorted_by_hash(pa.concat_tables(found)), further
@@ -201,7 +208,7 @@ class Migrating(Backend):
             rows, further = answer
             rows = _checked(rows, table.schema, step.address)
             transfer.load(step, rows, further)
-            self._count(background_keys=_keys(rows), background_bytes=rows.nbytes)
+            self._count(background_keys=len(pc.unique(rows[HASH])), background_bytes=rows.nbytes)
             return int(rows.nbytes)
         return None
 
@@ -244,47 +251,18 @@ class Migrating(Backend):
                     arrival.transfer.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)
 
-    def _fetch_due(
-        self, snapshot: Snapshot, table: StateTable, groups: Groups, upto: int
-    ) -> list[tuple[Arrival, pa.Table]]:
-        """Rows of open groups that fall due, as they were after the arrival's batch."""
-
-        def asking(origin: Origin, mine: Groups, batch_id: int) -> pa.Table:
-            return origin.fetch_due(table.name, mine, batch_id, snapshot.closed, upto)
-
-        found = []
-        for arrival, address, answer in self._asked(snapshot, groups, asking):
-            rows = _checked(answer, table.schema, address)
-            self._count(demand_keys=_keys(rows), demand_bytes=rows.nbytes)
-            found.append((arrival, rows))
-        return found
-
-    def _fetch_range(
-        self, snapshot: Snapshot, table: StateTable, groups: Groups, first: int, size: int
-    ) -> list[tuple[Arrival, pa.Table, int]]:
-        """Rows of open groups from a hash on, as they were after the arrival's batch, and where they end."""
-
-        def asking(origin: Origin, mine: Groups, batch_id: int) -> tuple[pa.Table, int | None]:
-            return origin.fetch_range(table.name, mine, batch_id, first, size)
-
-        found = []
-        for arrival, address, (answer, further) in self._asked(snapshot, groups, asking):
-            rows = as_written(table, _checked(answer, table.schema, address))
-            found.append((arrival, rows, _END if further is None else further))
-        return found
-
     def _asked(
-        self, snapshot: Snapshot, groups: Groups, asking: Callable[[Origin, Groups, int], T]
+        self, snapshot: Snapshot, groups: Groups, asking: Callable[[Arrival], Callable[[Origin], T]]
     ) -> list[tuple[Arrival, str, T]]:
-        """The answers of all origins of open groups, each with what it was asked for. Groups whose origin
-        does not answer are no longer open then."""
+        """The answers of all origins of open groups, as of the arrival's batch, each with what it was asked
+        for. Groups whose origin does not answer are no longer open then."""
         while True:
             wanted = [
                 (Arrival(arrival.transfer, mine), address)
                 for arrival in snapshot.arriving
                 for address, mine in arrival.transfer.origins(arrival.open & groups).items()
             ]
-            requests = [(address, _partial(asking, arrival)) for arrival, address in wanted]
+            requests = [(address, asking(arrival)) for arrival, address in wanted]
             found, failed = [], False
             for (arrival, address), answer in zip(wanted, self._peers.ask(requests), strict=True):
                 if isinstance(answer, TidegateError):
@@ -333,10 +311,6 @@ def _missing(snapshot: Snapshot, table: StateTable, share: _Share) -> Iterator[t
         yield address, mine, keys.filter(pa.array(inside(mine, snapshot.count)[groups]))
 
 
-def _partial(asking: Callable[[Origin, Groups, int], T], arrival: Arrival) -> Callable[[Origin], T]:
-    return lambda origin: asking(origin, arrival.groups, arrival.batch_id)
-
-
 def _checked(rows: pa.Table, wanted: pa.Schema, address: str) -> pa.Table:
     if rows.schema.names != wanted.names or rows.schema.types != wanted.types:
         raise StateError(f"the node at {address} sent columns {rows.schema.names} for {wanted.names}")
@@ -347,15 +321,3 @@ def _left(groups: Groups, count: int, first: int) -> list[tuple[int, int]]:
     """Spans of hashes that groups have from a hash on."""
     spans = [(bounds(low, count)[0], bounds(high, count)[1]) for low, high in ranges(groups)]
     return [(max(low, first), high) for low, high in spans if high > first]
-
-
-def _before(rows: pa.Table, stop: int) -> pa.Table:
-    if stop == _END:
-        return rows
-    return rows.slice(0, int(np.searchsorted(hash_column(rows[HASH]), np.uint64(stop))))
-
-
-def _keys(rows: pa.Table) -> int:
-    """Different hashes in rows that are sorted by them."""
-    hashes = hash_column(rows[HASH])
-    return int((hashes[1:] != hashes[:-1]).sum()) + 1 if len(hashes) else 0

@@ -106,9 +106,6 @@ class RedisStore(Store):
         ids = [(group, key) for group, keys in zip(ordered, found, strict=True) for key in keys]
         return ids, _versions(groups, versions)
 
-    def passed(self, table: str, groups: Groups, closed: int) -> None:
-        """`put` has seen to it."""
-
     def scan(self, table: str, group: int) -> list[bytes]:
         try:
             found = dict(self._client.hscan_iter(self._rows(table, group), count=_AT_ONCE))
@@ -128,8 +125,6 @@ class RedisStore(Store):
 
     def _run(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """One round trip, in which nobody else gets between."""
-        if not commands:
-            return []
         pipeline = self._client.pipeline(transaction=True)
         for command in commands:
             pipeline.execute_command(*command)
