@@ -135,21 +135,20 @@ def _bytes(table: pa.Table) -> bytes:
 
 def arrange(operator: Any, rows: Iterable[tuple[Row, int]], hash: Hash = spread) -> pa.Table:
     """What `arrange` makes of rows, in plain Python."""
-    grouping = operator.grouping
     groups: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[Row]]] = {}
     for row, part in rows:
-        key = tuple(plain(row[name]) for name in grouping.keys.names)
+        key = tuple(plain(row[name]) for name in operator.keys.names)
         groups.setdefault((repr(key), _within(operator, row), part), (key, []))[1].append(row)
     out = []
     for (_, within, part), (key, members) in groups.items():
-        made = dict(zip(grouping.keys.names, key, strict=True))
-        for partial in grouping.partials.each:
+        made = dict(zip(operator.keys.names, key, strict=True))
+        for partial in operator.partials.each:
             made |= zip([f.name for f in partial.arriving], _partial(partial, members), strict=True)
         made |= {PART: part, ROWS: len(members), PANE: within, TIME: within}
         for start in _starts(operator, within):
             hashed = (*key, start) if isinstance(operator, WindowAggregate) else key
             out.append({**made, START: start, HASH: hash(hashed)})
-    fields = [*grouping.keys, *grouping.partials.arriving, pa.field(PART, pa.int32()), (HASH, pa.uint64())]
+    fields = [*operator.keys, *operator.partials.arriving, pa.field(PART, pa.int32()), (HASH, pa.uint64())]
     fields += [(name, pa.int64()) for name in (ROWS, PANE, TIME, START)]
     return pa.Table.from_pylist(out, pa.schema(fields))
 

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from tidegate.errors import PipelineError
 from tidegate.operators.kit import sketches
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
-from tidegate.operators.kit.grouping import RESERVED, Grouping
+from tidegate.operators.kit.grouping import RESERVED
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import Partial, Partials
 from tidegate.operators.operator import Operator
@@ -38,20 +38,16 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
     read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
     if input.event_time and any(isinstance(partial, Edge) for partial in partials.each):
         read.add(input.event_time.column)
-    grouping = Grouping(step.name, keys, tuple(sorted(read - set(keys.names))), partials)
-    return _operator(step, grouping, input)
-
-
-def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operator:
+    grouped = (step.name, keys, tuple(sorted(read - set(keys.names))), partials)
     window = step.window
     if window is None:
-        return RunningAggregate(grouping)
+        return RunningAggregate(*grouped)
     if input.event_time is None:
         raise PipelineError(
             f"windows ({window.describe()}) need an event time; give the source event_time='column'"
         )
     if isinstance(window, Tumbling | Sliding):
-        return WindowAggregate(grouping, window, input.event_time, step.mode)
+        return WindowAggregate(*grouped, window, input.event_time, step.mode)
     if not isinstance(window, Session):
         raise PipelineError(f"there is no aggregate per {window.describe()}")
     if step.mode != "append":
@@ -59,7 +55,7 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
             "session windows are emitted when they are final (emit='append'): a session emitted "
             "earlier could not be withdrawn when two sessions merge"
         )
-    return SessionAggregate(grouping, window, input.event_time)
+    return SessionAggregate(*grouped, window, input.event_time)
 
 
 def _check_name(name: str, aggregate: AggregateFunction, input: Input, *, windowed: bool) -> None:
@@ -94,8 +90,7 @@ def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
     _check_kind(aggregate, kind, ordered=function in ("min", "max", "first", "last", "approx_distinct"))
     match function:
         case "sum":
-            assert isinstance(kind, T.NumericType)
-            return Sum(name, _sum_kind(kind, fractional=isinstance(kind, T.FractionalType)), column)
+            return Sum(name, _sum_kind(kind), column)
         case "min" | "max":
             return Extreme(name, _arrow(column, kind), column, function == "max")
         case "mean":
@@ -117,10 +112,10 @@ def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
             return sketches.Quantile(name, pa.float64(), column, aggregate.share)
 
 
-def _sum_kind(kind: T.DataType, *, fractional: bool) -> pa.DataType:
+def _sum_kind(kind: T.DataType) -> pa.DataType:
     if isinstance(kind, T.DecimalType):
         return pa.decimal128(min(38, kind.precision + 10), kind.scale)
-    return pa.float64() if fractional else pa.int64()
+    return pa.float64() if isinstance(kind, T.FractionalType) else pa.int64()
 
 
 def _check_kind(aggregate: AggregateFunction, kind: T.DataType, *, ordered: bool) -> None:
