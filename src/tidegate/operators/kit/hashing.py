@@ -8,8 +8,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidegate.errors import PipelineError
-
 
 def normal(frame: DataFrame, column: str) -> Column:
     """A key column in the one form that equal keys share: no minus zero, one NaN."""
@@ -27,17 +25,3 @@ def hashed(columns: Sequence[str]) -> Column:
     # A null leaves Spark's hash as it was, so (a, null) and (null, a) would meet.
     nulls = [f"{column} is null" for column in named] if len(named) > 1 else []
     return F.expr(f"xxhash64({', '.join([*named, *nulls])})")
-
-
-def check_key(column: str, kind: T.DataType) -> None:
-    """Raise a PipelineError for a column that cannot be a key."""
-    if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
-        raise PipelineError(
-            f"{column!r} has the collation {kind.collation}, by which different texts are equal; "
-            "make the key one form of them, e.g. lower(...), and collate it to UTF8_BINARY"
-        )
-    if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
-        raise PipelineError(
-            f"{column!r} is a {kind.simpleString()}, which cannot be a key; "
-            "select the parts that make up the key as separate columns"
-        )

@@ -27,9 +27,8 @@ def _common_number(left: T.DataType, right: T.DataType) -> T.DataType | None:
     order = list(whole)
     if type(left) in whole and type(right) in whole:
         return max(left, right, key=lambda kind: order.index(type(kind)))
-    if isinstance(left, T.FractionalType) and not isinstance(left, T.DecimalType):
-        return T.DoubleType()
-    if isinstance(right, T.FractionalType) and not isinstance(right, T.DecimalType):
+    floating = T.FloatType | T.DoubleType
+    if isinstance(left, floating) or isinstance(right, floating):
         return T.DoubleType()
     shapes = [
         (kind.precision, kind.scale) if isinstance(kind, T.DecimalType) else (whole[type(kind)], 0)
