@@ -73,7 +73,7 @@ def arranged(sides: Sides, rows: Batch, hash_of: Hash) -> pa.Table:
     columns |= {name: [] for name in types}
     for number, row in rows:
         side = sides.each[number]
-        key = tuple(_normal(row[column], kind) for column, kind in sides.spark_keys[number])
+        key = tuple(_normal(row[column], kind) for column, kind in side.key_types)
         made: dict[str, Any] = dict(
             zip(side.shuffled, (row[name] for name in side.schema.names), strict=True)
         )

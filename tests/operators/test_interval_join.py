@@ -33,7 +33,7 @@ def operator(
 
 
 def joinable(near: interval_join.IntervalJoin, rows: Batch) -> Batch:
-    keys = [[key for key, _ in side] for side in near.sides.spark_keys]
+    keys = [[key for key, _ in side.key_types] for side in near.sides.each]
     return [
         (side, row)
         for side, row in rows

@@ -17,7 +17,7 @@ from tidegate.operators.kit.spans import RowNumbers, whole
 from tidegate.operators.kit.versions import History, Lookup, lookup
 from tidegate.operators.operator import SIDE, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
-from tidegate.state.table.keys import Hashes, distinct, hash_column
+from tidegate.state.table.keys import distinct, hash_column
 from tidegate.state.table.table import HASH
 
 _COPY, _SPREAD = "copy", "spread"
@@ -75,14 +75,17 @@ class BroadcastJoin(Lookup):
 
     def _rules(self, fresh: pa.Table, state: State, time: Time) -> History:
         """All versions of the rules. Those of this batch are put, a copy for each key group of this task."""
-        table, keys = self.versions.table, self.sides.keys.names
+        table, keys = self.right, self.sides.keys.names
         probes = fresh.select(table.probes.names).cast(table.probes)
-        known = _one_copy(state.scan(table))
+        copies = state.scan(table)
+        known = copies.filter(pa.array(_is_one_copy(copies))).combine_chunks()
         every = pa.concat_tables([known.select(probes.column_names), probes])
-        first, number = distinct(self._rule_hashes(every), [whole(every[key]) for key in keys])
+        # Without the hash of the key group, which differs from copy to copy.
+        hashes = hash_column(every[HASH]) << np.uint64(self._bits)
+        first, number = distinct(hashes, [whole(every[key]) for key in keys])
         known_number, fresh_number = np.split(number, [known.num_rows])
         one = np.flatnonzero(_is_one_copy(fresh))
-        history = self.versions.history(
+        history = self.history(
             every.select(keys).take(pa.array(first)),
             known,
             known_number,
@@ -91,15 +94,9 @@ class BroadcastJoin(Lookup):
         )
         if fresh.num_rows:
             first, _ = distinct(hash_column(probes[HASH]), [probes[name] for name in table.keys.names])
-            written = self.versions.written(
-                history, probes.take(pa.array(first)), fresh_number[first], time.watermark
-            )
-            state.put(table, written)
+            probes = probes.take(pa.array(first))
+            state.put(table, self.written(history, probes, fresh_number[first], time.watermark))
         return history
-
-    def _rule_hashes(self, rows: pa.Table) -> Hashes:
-        """The hash of a rule without that of its key group, which differs from copy to copy."""
-        return hash_column(rows[HASH]) << np.uint64(self._bits)
 
     def _met(self, left: pa.Table, history: History) -> tuple[RowNumbers, RowNumbers]:
         """Each left row with the current version of each rule."""
@@ -115,14 +112,9 @@ def _is_one_copy(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(copies == copies.min(initial=2**31 - 1), np.bool_)
 
 
-def _one_copy(rows: pa.Table) -> pa.Table:
-    return rows.filter(pa.array(_is_one_copy(rows))).combine_chunks()
-
-
 def from_step(step: steps.BroadcastJoin, left: Input, right: Input) -> BroadcastJoin:
-    """The operator of a declared step."""
     both = sides(replace(left, keys=()), right)
     left_keys = pa.schema({_SPREAD: pa.int64()})
     right_keys = pa.schema([pa.field(_COPY, pa.int32()), *both.keys])
     fields = lookup(step.name, both, left_keys, right_keys, right="rules")
-    return BroadcastJoin(**fields, condition=step.condition, groups=right.groups)
+    return BroadcastJoin(*fields, step.condition, right.groups)

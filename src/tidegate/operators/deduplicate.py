@@ -71,18 +71,15 @@ class Deduplicate(RowOperator):
         if self.within is None:
             first = np.flatnonzero(np.diff(number, prepend=-1))
             return first[~np.isin(number[first], probe)]
-        accepted = known[_ACCEPTED].to_numpy()
-        order = np.lexsort((accepted, probe))
-        probe, accepted = probe[order], accepted[order]
-        mine, theirs = combined(np.concatenate([number, probe]), times, accepted)
-        after = np.searchsorted(theirs, mine, side="right")
-        near = np.zeros(len(number), np.bool_)
-        for neighbour in (after - 1, after):
-            there = (neighbour >= 0) & (neighbour < len(probe))
-            place = neighbour[there]
-            near[there] |= (probe[place] == number[there]) & (
-                np.abs(accepted[place] - times[there]) < self.within
-            )
+        reach = self.within - 1
+        low, high, accepted = combined(
+            np.concatenate([number, number, probe]),
+            times - reach,
+            times + reach,
+            known[_ACCEPTED].to_numpy(),
+        )
+        accepted.sort()
+        near = np.searchsorted(accepted, low, side="left") < np.searchsorted(accepted, high, side="right")
         left = np.flatnonzero(~near)
         return left[_spaced(number[left], times[left], self.within)]
 
@@ -104,7 +101,6 @@ def _spaced(number: RowNumbers, times: RowNumbers, within: int) -> RowNumbers:
 
 
 def from_step(step: steps.Deduplicate, given: Input) -> Deduplicate:
-    """The operator of a declared step."""
     one = sides(given)
     within = None if step.within is None else round(step.within * 1e6)
     if within is None:

@@ -13,9 +13,9 @@ from tidegate.operators.kit.buffers import AT, buffer, release, time_buffer, wit
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered
-from tidegate.operators.kit.pairs import combined, expanded
+from tidegate.operators.kit.pairs import combined, pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
-from tidegate.operators.kit.sides import joined, named_alike, sides
+from tidegate.operators.kit.sides import joined, sides
 from tidegate.operators.kit.spans import RowNumbers
 from tidegate.operators.operator import Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
@@ -62,16 +62,12 @@ class IntervalJoin(Join):
             micros + self.after,
             right[AT].to_numpy(),
         )
-        order = np.argsort(times, kind="stable")
-        begin = np.searchsorted(times[order], low, side="left")
-        counts = np.searchsorted(times[order], high, side="right") - begin
-        return np.repeat(np.arange(len(mine)), counts), order[expanded(begin, counts)]
+        return pairs(low, high, times)
 
 
 def from_step(step: steps.IntervalJoin, left: Input, right: Input) -> IntervalJoin:
-    """The operator of a declared step."""
     require_event_times(left, right)
-    both = sides(left, right, without=named_alike(left, right))
+    both = sides(left, right)
     tables = tuple(
         time_buffer(f"{step.name}.{part}", both.keys, side)
         for part, side in zip(("left", "right"), both.each, strict=True)

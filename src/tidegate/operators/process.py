@@ -127,7 +127,6 @@ class Process(RowOperator):
 
 
 def from_step(step: steps.Process, given: Input) -> Process:
-    """The operator of a declared step."""
     one = sides(given, exact=False)
     columns = arrow_schema(spark_schema(step.state_schema))
     for name in columns.names:

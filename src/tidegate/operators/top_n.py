@@ -81,7 +81,6 @@ class TopN(RowOperator):
 
 
 def from_step(step: steps.TopN, given: Input) -> TopN:
-    """The operator of a declared step."""
     names = given.schema.names
     if step.by not in names:
         raise PipelineError(f"by={step.by!r} is not among the columns {names}")

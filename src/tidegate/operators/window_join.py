@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -15,12 +16,12 @@ from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.pairs import pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
-from tidegate.operators.kit.sides import TIME, joined, named_alike, sides
+from tidegate.operators.kit.sides import TIME, joined, sides
 from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
 from tidegate.operators.operator import Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import START, Sliding, Tumbling
-from tidegate.state.table.keys import hash_column
+from tidegate.state.table.keys import hash_column, same
 from tidegate.state.table.table import DUE, HASH, StateTable
 
 
@@ -51,14 +52,17 @@ class WindowJoin(Join):
         return Result(self._joined(left, right), left_late + right_late)
 
     def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        hashes = hash_column(left[HASH])
+        order = np.argsort(hashes, kind="stable")
+        found, partners = pairs(hashes[order], hashes[order], hash_column(right[HASH]))
+        rows = order[found]
         keys = [*self.sides.keys.names, START]
-        found = pairs(
-            hash_column(left[HASH]),
-            [left[key] for key in keys],
-            hash_column(right[HASH]),
-            [right[key] for key in keys],
+        # Different keys may share a hash.
+        equal = same(
+            [left[key].take(pa.array(rows)) for key in keys],
+            [right[key].take(pa.array(partners)) for key in keys],
         )
-        left_rows, right_rows = self.with_unmatched(left, *found)
+        left_rows, right_rows = self.with_unmatched(left, rows[equal], partners[equal])
         starts = left[START].to_numpy()[left_rows.to_numpy()]
         columns = [
             stamps(starts),
@@ -69,12 +73,11 @@ class WindowJoin(Join):
 
 
 def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
-    """The operator of a declared step."""
     window = step.window
     if not isinstance(window, Tumbling | Sliding):
         raise PipelineError(f"joins tumbling and sliding windows, not {window.describe()}")
     require_event_times(left, right)
-    both = sides(left, right, without=named_alike(left, right))
+    both = sides(left, right)
     keys = pa.schema([*both.keys, pa.field(START, pa.int64())])
     tables = tuple(
         StateTable(f"{step.name}.{part}", "buffer", keys, side.values)

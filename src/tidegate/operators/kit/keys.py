@@ -16,16 +16,10 @@ from tidegate.state.table.keys import distinct, hash_column
 from tidegate.state.table.table import HASH, NEVER, StateTable
 
 
-def typed(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """These columns alone, in one piece each and of these types."""
-    columns = [whole(rows[field.name]).cast(field.type) for field in schema]
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
 def numbered(table: StateTable, *tables: pa.Table) -> tuple[pa.Table, list[RowNumbers]]:
     """Each key of these rows once, sorted by hash, as `table.probes`; for each table the numbers of its
     rows' keys there."""
-    rows = pa.concat_tables([typed(each, table.probes) for each in tables])
+    rows = pa.concat_tables([each.select(table.probes.names).cast(table.probes) for each in tables])
     first, number = distinct(hash_column(rows[HASH]), [whole(rows[name]) for name in table.keys.names])
     ends = np.cumsum([each.num_rows for each in tables])
     return rows.take(pa.array(first)).combine_chunks(), np.split(number, ends[:-1])

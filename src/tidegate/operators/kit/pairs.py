@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from tidegate.operators.kit.spans import RowNumbers, whole
-from tidegate.state.table.keys import Hashes, same
+from tidegate.operators.kit.spans import Numbers, RowNumbers
 
 
-def pairs(
-    left_hashes: Hashes, left_keys: Sequence[Any], right_hashes: Hashes, right_keys: Sequence[Any]
-) -> tuple[RowNumbers, RowNumbers]:
-    """All (left row, right row) with equal keys, in the order of their hashes, then of the rows.
+def pairs(low: Numbers, high: Numbers, right: Numbers) -> tuple[RowNumbers, RowNumbers]:
+    """All (left row, right row) where the number of the right row is from `low` to `high` of the left one.
 
-    A null equals a null: who does not want that leaves such rows out.
+    They are in the order of the left rows, then of the numbers, then of the right rows.
     """
-    left, right = np.argsort(left_hashes, kind="stable"), np.argsort(right_hashes, kind="stable")
-    left_sorted, right_sorted = left_hashes[left], right_hashes[right]
-    begin = np.searchsorted(right_sorted, left_sorted, side="left")
-    counts = np.searchsorted(right_sorted, left_sorted, side="right") - begin
-    met = counts > 0
-    chosen = right[expanded(begin, counts)]
-    rows = np.repeat(left, counts)
-    # One key per hash on each side, and the same one: then there is no need to look at every pair.
-    if not (
-        _one_key_per_hash(left_sorted, left, left_keys)
-        and _one_key_per_hash(right_sorted, right, right_keys)
-        and _equal(left_keys, left[met], right_keys, right[begin[met]]).all()
-    ):
-        equal = _equal(left_keys, rows, right_keys, chosen)
-        return rows[equal], chosen[equal]
-    return rows, chosen
+    order = np.argsort(right, kind="stable")
+    begin = np.searchsorted(right[order], low, side="left")
+    counts = np.searchsorted(right[order], high, side="right") - begin
+    return np.repeat(np.arange(len(low)), counts), order[expanded(begin, counts)]
 
 
 def sorted_by_key(keys: int, number: RowNumbers, times: RowNumbers, ties: RowNumbers) -> RowNumbers:
@@ -64,17 +45,3 @@ def expanded(begin: RowNumbers, counts: RowNumbers) -> RowNumbers:
     ends = np.cumsum(counts)
     rows: RowNumbers = np.repeat(begin - (ends - counts), counts)
     return rows + np.arange(len(rows), dtype=np.int64)
-
-
-def _one_key_per_hash(ordered: Hashes, order: RowNumbers, keys: Sequence[Any]) -> bool:
-    again = np.flatnonzero(ordered[1:] == ordered[:-1])
-    return bool(_equal(keys, order[again], keys, order[again + 1]).all())
-
-
-def _equal(
-    left: Sequence[Any], left_rows: RowNumbers, right: Sequence[Any], right_rows: RowNumbers
-) -> NDArray[np.bool_]:
-    return same(
-        [whole(key).take(pa.array(left_rows)) for key in left],
-        [whole(key).take(pa.array(right_rows)) for key in right],
-    )

@@ -130,4 +130,4 @@ def column(values: Numbers, kind: pa.DataType, known: NDArray[np.bool_] | None =
     made = pa.array(values, mask=None if known is None else ~known)
     if pa.types.is_temporal(kind):
         return made.view(kind)
-    return made if made.type == kind else made.cast(kind)
+    return made.cast(kind)
