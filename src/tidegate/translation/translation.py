@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -38,7 +39,8 @@ from tidegate.translation.handover import (
 )
 from tidegate.translation.keyed import applied, operator_of, probed
 from tidegate.translation.observation import observed, readable
-from tidegate.translation.tagged import tagged
+
+T = TypeVar("T")
 
 _TAG = "_tidegate_stream"
 
@@ -111,14 +113,14 @@ class Translation:
         """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
         for step, writer in writers.items():
             frame = readable(step.inputs[0], self._probe[step.inputs[0]])
-            _checked(step, partial(_passing, writer, frame))
+            _checked(step, partial(writer.check, frame))
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame whose batches `outputs` takes."""
         frames = [self._frames[step] for step in self._handover]
         if len(frames) == 1:
             return frames[0]
-        return tagged(frames, _TAG, [_row(tag) for tag in range(len(frames))])
+        return _tagged(frames, _TAG, [_row(tag) for tag in range(len(frames))])
 
     @contextmanager
     def outputs(self, batch: DataFrame, assignment: Assignment | None) -> Iterator[dict[SinkStep, DataFrame]]:
@@ -229,15 +231,33 @@ class Translation:
 
 def _one_frame(inputs: list[DataFrame]) -> DataFrame:
     """The inputs of an operator as it takes them."""
-    return inputs[0] if len(inputs) == 1 else tagged(inputs, SIDE, (LEFT, RIGHT))
+    return inputs[0] if len(inputs) == 1 else _tagged(inputs, SIDE, (LEFT, RIGHT))
+
+
+def _tagged(frames: Sequence[DataFrame], tag: str, rows: Sequence[str]) -> DataFrame:
+    """Several frames as one: each row holds in `tag` the number of its frame, and in the column that `rows`
+    names for that frame a struct of its columns; those of the others are null."""
+    return reduce(
+        DataFrame.union,
+        (
+            frame.select(
+                F.lit(number).alias(tag),
+                *(
+                    (F.struct("*") if other == number else F.lit(None).cast(frames[other].schema)).alias(name)
+                    for other, name in enumerate(rows)
+                ),
+            )
+            for number, frame in enumerate(frames)
+        ),
+    )
 
 
 def _row(tag: int) -> str:
     return f"_tidegate_row_{tag}"
 
 
-def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
-    """Build a DataFrame; what Spark finds wrong with it is told with the step and its line."""
+def _checked(step: Step, build: Callable[[], T]) -> T:
+    """Build a DataFrame, or check one; what Spark finds wrong is told with the step and its line."""
     try:
         return build()
     except PipelineError as error:
@@ -246,8 +266,3 @@ def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
         raise step.error(reason(error)) from None
     except Exception as error:
         raise step.error(f"{type(error).__name__}: {error}") from error
-
-
-def _passing(writer: SinkWriter, frame: DataFrame) -> DataFrame:
-    writer.check(frame)
-    return frame
