@@ -265,7 +265,6 @@ class Late(Step):
     """The rows of one input of the windowed step `of` that came after their window was closed."""
 
     of: Step
-    side: Literal["left", "right"]
     kind = "late"
     streams = False
 

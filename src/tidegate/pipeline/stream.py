@@ -162,7 +162,7 @@ class Stream(_Declared):
         if side not in ("left", "right")[: len(of.inputs)]:
             self._refuse(steps.Late, f"{of.name} has no input on the side {side!r}")
         above = of.inputs[0 if side == "left" else 1].before_key
-        return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of, side=side))
+        return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of))
 
     def sink(self, sink: Sink) -> None:
         """End the stream: its rows go there. A stream may have several sinks."""
