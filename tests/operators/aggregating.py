@@ -21,17 +21,15 @@ from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
 from tidegate.operators.kit.grouping import PANE, ROWS, TIME
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import PART, Partial
 from tidegate.operators.kit.sketches import LG_K, Distinct, Quantile
-from tidegate.operators.operator import Operator
+from tidegate.operators.operator import Input, Operator
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
-from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import START, Window
+from tidegate.pipeline.window import START, EventTime, Window
 from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 

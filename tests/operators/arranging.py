@@ -11,10 +11,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE, TIME, Sides, arrow_schema
-from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
+from tidegate.pipeline.window import EventTime
 from tidegate.state.table.table import HASH
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import window_join
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIME
+from tidegate.operators.operator import Input
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
 from tidegate.state.table.table import DUE, HASH

@@ -11,9 +11,8 @@ from tidegate.errors import PipelineError
 from tidegate.operators.kit import sketches
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
 from tidegate.operators.kit.grouping import RESERVED
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import Partial, Partials
-from tidegate.operators.operator import Operator
+from tidegate.operators.operator import Input, Operator
 from tidegate.operators.running import RunningAggregate
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate

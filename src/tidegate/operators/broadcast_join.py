@@ -11,11 +11,10 @@ from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE, sides
-from tidegate.operators.kit.spans import RowNumbers, whole
+from tidegate.operators.kit.spans import whole
 from tidegate.operators.kit.versions import History, Lookup, lookup
-from tidegate.operators.operator import SIDE, Result, State, WithinPartitions
+from tidegate.operators.operator import SIDE, Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import distinct, hash_column
 from tidegate.state.table.table import HASH
@@ -62,9 +61,12 @@ class BroadcastJoin(Lookup):
         if not left.num_rows and not fresh.num_rows:
             return Result(self.output.empty_table(), late)
         history = self._rules(fresh, state, time)
-        left_rows, rules = self._met(left, history)
-        columns = self.paired(left, pa.array(left_rows), history.rows, pa.array(rules))
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+        rules = np.unique(history.number)
+        left_rows = np.repeat(np.arange(left.num_rows), len(rules))
+        found = self.current(history, left, left_rows, np.tile(rules, left.num_rows))
+        met = found >= 0
+        pairs = self.paired(left, pa.array(left_rows[met]), history.rows, pa.array(found[met]))
+        return Result(pairs, late)
 
     def finish(self, rows: DataFrame) -> DataFrame:
         return rows.where(self.condition)
@@ -97,13 +99,6 @@ class BroadcastJoin(Lookup):
             probes = probes.take(pa.array(first))
             state.put(table, self.written(history, probes, fresh_number[first], time.watermark))
         return history
-
-    def _met(self, left: pa.Table, history: History) -> tuple[RowNumbers, RowNumbers]:
-        """Each left row with the current version of each rule."""
-        rules = np.unique(history.number)
-        rows = np.repeat(np.arange(left.num_rows), len(rules))
-        found = self.current(history, left, rows, np.tile(rules, left.num_rows))
-        return rows[found >= 0], found[found >= 0]
 
 
 def _is_one_copy(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -8,11 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered
 from tidegate.operators.kit.sides import sides
 from tidegate.operators.kit.versions import Lookup, lookup
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE
 
@@ -41,8 +40,8 @@ class Connect(Lookup):
             state.put(self.right, rows)
         every = np.arange(left.num_rows)
         found = self.current(history, left, every, left_number)
-        columns = self.paired(left, pa.array(every), history.rows, pa.array(found, mask=found < 0))
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+        partners = pa.array(found, mask=found < 0)
+        return Result(self.paired(left, pa.array(every), history.rows, partners), late)
 
 
 def from_step(step: steps.Connect, left: Input, right: Input) -> Connect:

@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import numbered, written
-from tidegate.operators.kit.pairs import combined, sorted_by_key
+from tidegate.operators.kit.keys import combined, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 

@@ -6,20 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.buffers import AT, buffer, release, time_buffer, with_due
-from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import numbered
-from tidegate.operators.kit.pairs import combined, pairs
+from tidegate.operators.kit.keys import combined, numbered, pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
 from tidegate.operators.kit.sides import joined, sides
 from tidegate.operators.kit.spans import RowNumbers
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
-from tidegate.state.table.table import HASH, PROBE
+from tidegate.state.table.table import PROBE
 
 
 @dataclass(frozen=True)
@@ -34,9 +30,6 @@ class IntervalJoin(Join):
     """Microseconds, as is `after`."""
     after: int
 
-    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        return self.joinable(rows).withColumn(HASH, hashed(self.sides.keys.names))
-
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         (first, second), (lefts, rights) = self.sides.each, self.sides.split(rows)
         left, late = release(first, self.tables[0], with_due(lefts, self.after), state, time)
@@ -49,8 +42,7 @@ class IntervalJoin(Join):
         kept = state.get(self.tables[1], keys).drop_columns([PROBE])
         right = pa.concat_tables([kept, right]).combine_chunks()
         left_rows, right_rows = self.with_unmatched(left, *self._pairs(left, right))
-        columns = self.paired(left, left_rows, right, right_rows)
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+        return Result(self.paired(left, left_rows, right, right_rows), late)
 
     def _pairs(self, left: pa.Table, right: pa.Table) -> tuple[RowNumbers, RowNumbers]:
         """For each left row the stretch of right rows, sorted by key and time, that it meets."""

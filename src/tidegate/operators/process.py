@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import due_now, numbered, written
-from tidegate.operators.kit.pairs import sorted_by_key
+from tidegate.operators.kit.keys import due_now, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, arrow_schema, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import same
 from tidegate.state.table.table import NEVER, PROBE, StateTable

@@ -17,8 +17,7 @@ from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import BOUNDS, micros, stamps
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import Session
+from tidegate.pipeline.window import EventTime, Session
 from tidegate.state.table.table import PROBE
 
 FROM, TO = "session.start", "session.end"

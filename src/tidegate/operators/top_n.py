@@ -12,13 +12,12 @@ from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered, written
 from tidegate.operators.kit.lists import list_of, listed, unlisted
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE, StateTable
 

@@ -13,12 +13,11 @@ from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.buffers import release
 from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.pairs import pairs
+from tidegate.operators.kit.keys import pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
 from tidegate.operators.kit.sides import TIME, joined, sides
 from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import START, Sliding, Tumbling
 from tidegate.state.table.keys import hash_column, same
@@ -64,12 +63,8 @@ class WindowJoin(Join):
         )
         left_rows, right_rows = self.with_unmatched(left, rows[equal], partners[equal])
         starts = left[START].to_numpy()[left_rows.to_numpy()]
-        columns = [
-            stamps(starts),
-            stamps(starts + self.size),
-            *self.paired(left, left_rows, right, right_rows),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.output)
+        bounds = stamps(starts), stamps(starts + self.size)
+        return self.paired(left, left_rows, right, right_rows, *bounds)
 
 
 def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:

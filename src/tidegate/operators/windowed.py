@@ -17,9 +17,8 @@ from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import START, Sliding, Tumbling
+from tidegate.pipeline.window import START, EventTime, Sliding, Tumbling
 from tidegate.state.table.table import PROBE
 
 _NEVER_YET = -(2**63)

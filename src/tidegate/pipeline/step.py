@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from tidegate.errors import PipelineError, Where
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import Window
+from tidegate.pipeline.window import EventTime, Window
 from tidegate.sinks.sink import Sink
 from tidegate.sources.source import Source
 

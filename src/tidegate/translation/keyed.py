@@ -12,9 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.user_function import spark_schema
-from tidegate.operators.operator import Operator
+from tidegate.operators.operator import Input, Operator
 from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.rescale.route import Route
 from tidegate.spark.frames import int_array

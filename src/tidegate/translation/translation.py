@@ -13,13 +13,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.windows import late
-from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
 from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Late, SinkStep, SourceStep, Step
+from tidegate.pipeline.window import EventTime
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON
 from tidegate.spark import row_size
@@ -157,12 +156,9 @@ class Translation:
         if step not in self._probe:
             self._probe[step] = _checked(step, partial(self._probed, step))
         schema = readable(step, self._probe[step]).schema
+        times = [field.name for field in schema if isinstance(field.dataType, TimestampType)]
         found = step.event_time(self._event_times)
-        if found is not None and found.column in schema.names:
-            is_time = isinstance(schema[found.column].dataType, TimestampType)
-            self._event_times[step] = found if is_time else None
-        else:
-            self._event_times[step] = None
+        self._event_times[step] = found if found is not None and found.column in times else None
 
     def _probed(self, step: Step) -> DataFrame:
         frames = [readable(above, self._probe[above]) for above in step.inputs]

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.partials import Partial
 from tidegate.operators.kit.spans import Numbers, Spans, column, is_fixed, numbers, valid
-from tidegate.pipeline.event_time import EventTime
+from tidegate.pipeline.window import EventTime
 
 _COUNT, _REAL = pa.int64(), pa.float64()
 

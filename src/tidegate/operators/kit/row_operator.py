@@ -12,10 +12,9 @@ from pyspark.sql import functions as F
 
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import Sides
 from tidegate.operators.kit.spans import RowNumbers
-from tidegate.operators.operator import SIDE, Operator, WithinPartitions
+from tidegate.operators.operator import SIDE, Input, Operator, WithinPartitions
 from tidegate.state.table.table import HASH, StateTable
 
 
@@ -37,11 +36,12 @@ class RowOperator(Operator):
         return frame.withColumn(HASH, hashed(self.sides.keys.names))
 
     def paired(
-        self, left: pa.Table, left_rows: pa.Array, right: pa.Table, right_rows: pa.Array
-    ) -> list[pa.Array]:
-        """The columns of pairs of rows as kept, where a null is a row of nulls."""
+        self, left: pa.Table, left_rows: pa.Array, right: pa.Table, right_rows: pa.Array, *before: pa.Array
+    ) -> pa.Table:
+        """Pairs of rows as kept, where a null is a row of nulls; the columns `before` come first."""
         first, second = self.sides.each
-        return [*first.take(left, left_rows), *second.take(right, right_rows)]
+        columns = [*before, *first.take(left, left_rows), *second.take(right, right_rows)]
+        return pa.Table.from_arrays(columns, schema=self.output)
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,9 @@ class Join(RowOperator):
     """Pairs with equal keys, by event time. A null key joins nothing."""
 
     how: Literal["inner", "left"]
+
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
+        return self.joinable(rows).withColumn(HASH, hashed(self.sides.keys.names))
 
     def joinable(self, rows: DataFrame) -> DataFrame:
         """The rows that have an event time and may leave in a pair, or alone."""

@@ -18,12 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.hashing import normal
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.key_types import common_type
+from tidegate.operators.kit.hashing import common_type, normal
 from tidegate.operators.kit.spans import whole
-from tidegate.operators.operator import LEFT, RIGHT, SIDE
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input
+from tidegate.pipeline.window import EventTime
 
 TIME, TIE = "_time", "_tie"
 """Event time in microseconds; a number that puts rows of equal time in a fixed order."""

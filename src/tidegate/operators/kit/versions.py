@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.buffers import AT, release, time_buffer, with_due
-from tidegate.operators.kit.keys import written
+from tidegate.operators.kit.keys import combined, expanded, written
 from tidegate.operators.kit.lists import list_of, listed, unlisted
-from tidegate.operators.kit.pairs import combined, expanded
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, Sides, joined
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling, Window
+from tidegate.pipeline.window import END, START, EventTime, Session, Sliding, Tumbling, Window
 
 _STAMP = pa.timestamp("us", tz="UTC")
 BOUNDS = pa.schema({START: _STAMP, END: _STAMP})
