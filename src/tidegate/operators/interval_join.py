@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.buffers import AT, buffer, release, time_buffer, with_due
 from tidegate.operators.kit.keys import combined, numbered, pairs
-from tidegate.operators.kit.row_operator import Join, require_event_times
+from tidegate.operators.kit.row_operator import AT, Join, require_event_times, time_buffer, with_due
 from tidegate.operators.kit.sides import joined, sides
 from tidegate.operators.kit.spans import RowNumbers
 from tidegate.operators.operator import Input, Result, State
@@ -31,10 +30,9 @@ class IntervalJoin(Join):
     after: int
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
-        (first, second), (lefts, rights) = self.sides.each, self.sides.split(rows)
-        left, late = release(first, self.tables[0], with_due(lefts, self.after), state, time)
-        rights = with_due(rights, self.before + self.after)
-        right, _, right_late = buffer(second, self.tables[1], rights, state, time)
+        lefts, rights = self.sides.split(rows)
+        left, late = self.release(0, with_due(lefts, self.after), state, time)
+        right, _, right_late = self.buffer(1, with_due(rights, self.before + self.after), state, time)
         late += right_late
         if not left.num_rows:
             return Result(self.output.empty_table(), late)

@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.buffers import release
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.keys import pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
@@ -45,8 +44,7 @@ class WindowJoin(Join):
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows = rows.append_column(START, pa.array(rows[DUE].to_numpy() - self.size))
         (left, left_late), (right, right_late) = (
-            release(side, table, mine, state, time)
-            for side, table, mine in zip(self.sides.each, self.tables, self.sides.split(rows), strict=True)
+            self.release(number, mine, state, time) for number, mine in enumerate(self.sides.split(rows))
         )
         return Result(self._joined(left, right), left_late + right_late)
 

@@ -76,7 +76,7 @@ class Step:
     @property
     def before_key(self) -> Step:
         """The step that makes its rows: itself, or the one before `key_by`."""
-        return self
+        return self.inputs[0].before_key if self.key else self
 
     @property
     def fallible(self) -> bool:
@@ -250,10 +250,6 @@ class KeyBy(Step):
     @property
     def key(self) -> tuple[str, ...]:
         return self.columns
-
-    @property
-    def before_key(self) -> Step:
-        return self.inputs[0].before_key
 
     def describe(self) -> str:
         return ", ".join(self.columns)

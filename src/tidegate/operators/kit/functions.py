@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.partials import Partial
-from tidegate.operators.kit.spans import Numbers, Spans, column, is_fixed, numbers, valid
+from tidegate.operators.kit.spans import Numbers, Spans, column, numbers, valid
 from tidegate.pipeline.window import EventTime
 
 _COUNT, _REAL = pa.int64(), pa.float64()
@@ -48,7 +48,7 @@ class Sum(Partial):
             about = _added(values.cast(_REAL), spans)
             self._refuse(np.abs(about) >= 10.0 ** (self.output.precision - self.output.scale))
             return [spans.fold("sum", values).cast(self.output)]
-        known, total = spans.any(valid(values)), _added(values, spans)
+        known, total = spans.reduce(np.logical_or, valid(values)), _added(values, spans)
         if pa.types.is_integer(self.output):
             # A sum that wrapped around is off by 2**64, far more than the rounding of the other one.
             about = spans.reduce(np.add, numbers(values).astype(np.float64))
@@ -79,7 +79,7 @@ class Extreme(Partial):
 
     def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
         (values,) = columns
-        if not is_fixed(self.output):
+        if not pa.types.is_primitive(self.output):
             return [spans.fold("max" if self.largest else "min", values)]
         function: np.ufunc
         if pa.types.is_floating(self.output):
@@ -89,7 +89,7 @@ class Extreme(Partial):
             limits = np.iinfo(numbers(values[:0]).dtype)
             function, null = (np.maximum, limits.min) if self.largest else (np.minimum, limits.max)
         found = spans.reduce(function, numbers(values, null))
-        return [column(found, self.output, spans.any(valid(values)))]
+        return [column(found, self.output, spans.reduce(np.logical_or, valid(values)))]
 
 
 @dataclass(frozen=True, slots=True)

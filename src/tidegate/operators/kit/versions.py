@@ -9,12 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.buffers import AT, release, time_buffer, with_due
 from tidegate.operators.kit.keys import combined, expanded, written
-from tidegate.operators.kit.lists import list_of, listed, unlisted
-from tidegate.operators.kit.row_operator import RowOperator
+from tidegate.operators.kit.row_operator import AT, RowOperator, time_buffer, with_due
 from tidegate.operators.kit.sides import TIE, TIME, Sides, joined
-from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted, whole
 from tidegate.operators.operator import State
 from tidegate.state.table.table import StateTable
 
@@ -95,9 +93,9 @@ class Lookup(RowOperator):
 
     def leaving(self, given: pa.Table, state: State, time: Time) -> tuple[pa.Table, int]:
         """The left rows that leave now, and how many came too late."""
-        side = self.sides.each[0]
         if self.timed:
-            return release(side, self.left, with_due(given, 0), state, time)
+            return self.release(0, with_due(given, 0), state, time)
+        side = self.sides.each[0]
         return side.rows(given, pa.schema([*self.left.probes, *side.values])), 0
 
     def history(
@@ -150,6 +148,8 @@ def lookup(
     first, second = both.each
     timed = first.event_time is not None and second.event_time is not None
     fields = pa.schema([pa.field(_TIME, pa.int64()), pa.field(_TIE, pa.int64()), *second.values])
-    table = StateTable(f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: list_of(fields)}))
+    table = StateTable(
+        f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: pa.list_(pa.struct(fields))})
+    )
     left = time_buffer(f"{step}.left", left_keys, first)
     return both, (left, table) if timed else (table,), joined(first, second), left
