@@ -1,10 +1,8 @@
-"""Keyed steps on Spark: which operator a step is, and its shuffle by the route."""
+"""Keyed steps on Spark: the shuffle of their rows by the route."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
@@ -13,20 +11,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from tidegate.operators.kit.user_function import spark_schema
-from tidegate.operators.operator import Input, Operator
-from tidegate.pipeline.keyed_step import KeyedStep
+from tidegate.operators.operator import Operator
 from tidegate.rescale.route import Route
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH
 from tidegate.state.task.assignment import Assignment
 from tidegate.translation.task import PARTITION, task
-
-
-def operator_of(step: KeyedStep, inputs: Sequence[Input]) -> Operator:
-    """The operator of a keyed step. Raises a PipelineError when it cannot work on such columns."""
-    operator: Operator = import_module(step.operator).from_step(step, *inputs)
-    return operator
 
 
 def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:

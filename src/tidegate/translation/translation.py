@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, reduce
+from importlib import import_module
 from typing import TypeVar
 
 from pyspark.errors import PySparkException
@@ -36,7 +37,7 @@ from tidegate.translation.handover import (
     paired,
     reads,
 )
-from tidegate.translation.keyed import applied, operator_of, probed
+from tidegate.translation.keyed import applied, probed
 from tidegate.translation.observation import observed, readable
 
 T = TypeVar("T")
@@ -108,11 +109,11 @@ class Translation:
         schemas = [*self._for_python, *(frame.schema for frame in frames)]
         return row_size.settings(self._spark, schemas, frames)
 
-    def check(self, writers: Mapping[SinkStep, SinkWriter]) -> None:
+    def check(self, writers: Mapping[SinkStep | SourceStep, SinkWriter]) -> None:
         """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
-        for step, writer in writers.items():
+        for step in self._plan.sinks:
             frame = readable(step.inputs[0], self._probe[step.inputs[0]])
-            _checked(step, partial(writer.check, frame))
+            _checked(step, partial(writers[step].check, frame))
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame whose batches `outputs` takes."""
@@ -140,13 +141,14 @@ class Translation:
             for frame in kept:
                 frame.unpersist()
 
-    def unreadable(self, batch: DataFrame) -> dict[SourceStep, DataFrame]:
-        """The rows of a batch that could not be read, as (reason, raw), for each fallible source."""
-        frames = self._handed_over(batch)
+    def unreadable(self, batch: DataFrame, batch_id: int) -> dict[SourceStep, DataFrame]:
+        """The records of a batch that could not be read, for each fallible source, as dead letters."""
+        frames, of_batch = self._handed_over(batch), F.lit(batch_id).alias("batch_id")
+        why, raw = F.col(REASON).alias("reason"), F.col(RAW).alias("raw")
         return {
             step: frames[step]
             .where(f"{REASON} is not null")
-            .select(F.col(REASON).alias("reason"), F.col(RAW).alias("raw"))
+            .select(of_batch, F.lit(step.name).alias("source"), why, raw)
             for step in self._plan.sources
             if step.source.fallible
         }
@@ -170,7 +172,8 @@ class Translation:
             Input(frame.schema, step.keys(side), self._event_times[above], self._groups)
             for side, (above, frame) in enumerate(zip(step.inputs, frames, strict=True))
         ]
-        operator = self.operators[step] = operator_of(step, inputs)
+        operator: Operator = import_module(step.operator).from_step(step, *inputs)
+        self.operators[step] = operator
         arranged, left = probed(operator, _one_frame(frames))
         self._for_python.append(arranged.schema)
         return left
