@@ -48,10 +48,7 @@ class Ledger:
         """The entry of a batch, or None when it has not been committed."""
         if self.last is None or batch_id > self.last.batch_id:
             return None
-        for entry in self.entries():
-            if entry.batch_id <= batch_id:
-                return entry if entry.batch_id == batch_id else None
-        return None
+        return next((entry for entry in self.entries() if entry.batch_id == batch_id), None)
 
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
@@ -107,7 +104,6 @@ class Ledger:
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
         end = max(self._numbers(), default=-1) + 1
-        found_generation = False
         for number in reversed(range(self._next, end)):
             record = self._read(number, decode)
             if isinstance(record, Entry):
@@ -115,8 +111,7 @@ class Ledger:
                 self.generation = max(self.generation, record.generation)
                 self.last = record
                 break
-            if not found_generation:
-                self.generation, found_generation = max(self.generation, record.number), True
+            self.generation = max(self.generation, record.number)
         self._next = end
 
     def _path(self, number: int) -> Path:

@@ -24,12 +24,7 @@ _COPY, _SPREAD = "copy", "spread"
 
 @dataclass(frozen=True)
 class BroadcastJoin(Lookup):
-    """The right stream brings rules: the latest row of a key is the current one.
-
-    If both streams have an event time, a left row meets the rules as they were at its time, and leaves when
-    the watermark is past it; rows without event time are left out, and a left row that comes later than that
-    is dropped and counted. Without event time on either side it leaves at once, and the rules of its own
-    batch count already. A row that meets no rule does not leave.
+    """The right stream brings rules: a left row leaves once for each that it meets.
 
     `condition` is Spark SQL over the output columns: those of the left, then those of the right, with
     `_right` behind a name that the left has too. A rule is changed by a later row of its key. To delete one,

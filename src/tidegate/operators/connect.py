@@ -18,13 +18,7 @@ from tidegate.state.table.table import PROBE
 
 @dataclass(frozen=True)
 class Connect(Lookup):
-    """If both streams have an event time, a left row gets the right row that was the latest at its time.
-
-    It leaves when the watermark is past that time; rows without event time are left out, and a left row that
-    comes later than it would have left is dropped and counted. Without event time on either side a left row
-    leaves at once, with the latest right row of this batch or an earlier one. A left row without partner
-    leaves with nulls. A null key is a key like any other.
-    """
+    """A left row without partner leaves with nulls. A null key is a key like any other."""
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         given, fresh = self.sides.split(rows)

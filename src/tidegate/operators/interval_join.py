@@ -11,7 +11,6 @@ from tidegate.batch.time import Time
 from tidegate.operators.kit.keys import combined, numbered, pairs
 from tidegate.operators.kit.row_operator import AT, Join, require_event_times, time_buffer, with_due
 from tidegate.operators.kit.sides import joined, sides
-from tidegate.operators.kit.spans import RowNumbers
 from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE
@@ -39,11 +38,6 @@ class IntervalJoin(Join):
         keys, _ = numbered(self.tables[1], left)
         kept = state.get(self.tables[1], keys).drop_columns([PROBE])
         right = pa.concat_tables([kept, right]).combine_chunks()
-        left_rows, right_rows = self.with_unmatched(left, *self._pairs(left, right))
-        return Result(self.paired(left, left_rows, right, right_rows), late)
-
-    def _pairs(self, left: pa.Table, right: pa.Table) -> tuple[RowNumbers, RowNumbers]:
-        """For each left row the stretch of right rows, sorted by key and time, that it meets."""
         _, (mine, theirs) = numbered(self.tables[1], left, right)
         micros = left[AT].to_numpy()
         low, high, times = combined(
@@ -52,7 +46,8 @@ class IntervalJoin(Join):
             micros + self.after,
             right[AT].to_numpy(),
         )
-        return pairs(low, high, times)
+        left_rows, right_rows = self.with_unmatched(left, *pairs(low, high, times))
+        return Result(self.paired(left, left_rows, right, right_rows), late)
 
 
 def from_step(step: steps.IntervalJoin, left: Input, right: Input) -> IntervalJoin:

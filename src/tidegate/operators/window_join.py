@@ -46,9 +46,6 @@ class WindowJoin(Join):
         (left, left_late), (right, right_late) = (
             self.release(number, mine, state, time) for number, mine in enumerate(self.sides.split(rows))
         )
-        return Result(self._joined(left, right), left_late + right_late)
-
-    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
         hashes = hash_column(left[HASH])
         order = np.argsort(hashes, kind="stable")
         found, partners = pairs(hashes[order], hashes[order], hash_column(right[HASH]))
@@ -62,7 +59,8 @@ class WindowJoin(Join):
         left_rows, right_rows = self.with_unmatched(left, rows[equal], partners[equal])
         starts = left[START].to_numpy()[left_rows.to_numpy()]
         bounds = stamps(starts), stamps(starts + self.size)
-        return self.paired(left, left_rows, right, right_rows, *bounds)
+        joined_rows = self.paired(left, left_rows, right, right_rows, *bounds)
+        return Result(joined_rows, left_late + right_late)
 
 
 def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
@@ -76,5 +74,5 @@ def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
         StateTable(f"{step.name}.{part}", "buffer", keys, side.values)
         for part, side in zip(("left", "right"), both.each, strict=True)
     )
-    output = joined(*both.each, before=BOUNDS)
+    output = joined(*both.each, *BOUNDS)
     return WindowJoin(both, tables, output, step.how, *lengths(window))

@@ -61,8 +61,11 @@ class WindowAggregate(Grouping):
             return Result(self._finished(windows, merged), late)
         windows, merged = self._with_state(rows.filter(pa.array(open_still)), state)
         self._put(windows, merged, np.ones(windows.num_rows, np.bool_), state)
-        ended = due_now(self.table, state, time)
-        return Result(self._final(ended, rows.filter(pa.array(~open_still))), late)
+        # The windows that end with this batch: those in the state, and those that came and went with it.
+        ended, passed = due_now(self.table, state, time), rows.filter(pa.array(~open_still))
+        windows, number = numbered(self.table, ended, passed)
+        merged = self._merged(ended, passed, np.concatenate(number))
+        return Result(self._finished(windows, merged), late)
 
     def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
         """The rows that are not late, and how many rows of the input were."""
@@ -84,11 +87,6 @@ class WindowAggregate(Grouping):
         windows, (number,) = numbered(self.table, rows)
         kept = state.get(self.table, windows) if rows.num_rows else self.table.answered.empty_table()
         return windows, self._merged(kept, rows, np.concatenate([numbers(whole(kept[PROBE])), number]))
-
-    def _final(self, ended: pa.Table, rows: pa.Table) -> pa.Table:
-        """The windows that end with this batch: those in the state, and those that came and went with it."""
-        windows, number = numbered(self.table, ended, rows)
-        return self._finished(windows, self._merged(ended, rows, np.concatenate(number)))
 
     def _merged(self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]) -> Columns:
         parts, panes = (rank(kept.num_rows, rows, name) for name in (PART, PANE))

@@ -159,12 +159,12 @@ def _side(
     return Side(arrow_schema(StructType(fields)), tuple(places), key_types, given.event_time)
 
 
-def joined(left: Side, right: Side, *, before: pa.Schema | None = None) -> pa.Schema:
+def joined(left: Side, right: Side, *before: pa.Field) -> pa.Schema:
     """The columns of pairs: `before`, the left ones, the right ones; `_right` ends a name that clashes."""
-    fields = [*(before or ()), *left.schema]
+    fields = [*before, *left.schema]
     taken = [field.name for field in fields]
-    for name in [each.name for each in before or ()]:
-        if taken.count(name) > 1:
+    for name in taken[: len(before)]:
+        if name in left.schema.names:
             raise PipelineError(
                 f"the left stream has a column {name!r}, which this step adds; rename it first"
             )

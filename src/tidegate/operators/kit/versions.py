@@ -29,15 +29,15 @@ class History:
     rows: pa.Table
     """With the key columns."""
 
-    def latest(self, number: RowNumbers) -> RowNumbers:
-        """The latest version of each key, or -1."""
-        found = np.searchsorted(self.number, number, side="right") - 1
-        return self._of(found, number)
-
-    def as_of(self, number: RowNumbers, times: NDArray[np.int64]) -> RowNumbers:
-        """The latest version of each key that is not later than the time, or -1."""
-        mine, theirs = combined(np.concatenate([number, self.number]), times, self.times)
-        return self._of(np.searchsorted(theirs, mine, side="right") - 1, number)
+    def latest(self, number: RowNumbers, times: NDArray[np.int64] | None) -> RowNumbers:
+        """The latest version of each key that is not later than its time, if there is one; or -1."""
+        mine, theirs = number, self.number
+        if times is not None:
+            mine, theirs = combined(np.concatenate([mine, theirs]), times, self.times)
+        found = np.searchsorted(theirs, mine, side="right") - 1
+        there = found >= 0
+        there[there] = self.number[found[there]] == number[there]
+        return np.where(there, found, -1)
 
     def newest(self) -> History:
         """The latest version of each key alone."""
@@ -60,18 +60,18 @@ class History:
         counts = np.searchsorted(self.number, number, side="right") - begin
         return expanded(begin, counts), np.cumsum(counts) - counts
 
-    def _of(self, found: RowNumbers, number: RowNumbers) -> RowNumbers:
-        there = found >= 0
-        there[there] = self.number[found[there]] == number[there]
-        return np.where(there, found, -1)
-
     def _where(self, mask: NDArray[np.bool_]) -> History:
         return History(self.number[mask], self.times[mask], self.rows.filter(pa.array(mask)).combine_chunks())
 
 
 @dataclass(frozen=True)
 class Lookup(RowOperator):
-    """Left rows that meet the current versions of right ones: as of their own time if both sides have one.
+    """Left rows that meet the current versions of right ones: the latest row of each key.
+
+    If both streams have an event time, a left row meets the versions as they were at its time, and leaves when
+    the watermark is past it; rows without event time are left out, and a left row that comes later than it
+    would have left is dropped and counted. Without event time on either side it leaves at once, and the right
+    rows of its own batch count already.
 
     Of each right key the versions are kept that may still be asked for: where rows are timed, all that are
     newer than the watermark and the newest that is not; else the latest. A version is later by its event time
@@ -138,7 +138,7 @@ class Lookup(RowOperator):
 
     def current(self, history: History, left: pa.Table, rows: RowNumbers, number: RowNumbers) -> RowNumbers:
         """For each of these left rows, the version of the key `number` that it meets, or -1."""
-        return history.as_of(number, left[AT].to_numpy()[rows]) if self.timed else history.latest(number)
+        return history.latest(number, left[AT].to_numpy()[rows] if self.timed else None)
 
 
 def lookup(
