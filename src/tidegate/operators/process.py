@@ -105,10 +105,9 @@ class Process(RowOperator):
         if len(unknown):
             key = tuple(new[name][int(unknown[0])].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r}, which it was not given")
-        counts = np.bincount(places)
-        if (counts > 1).any():
-            row = int(np.flatnonzero(counts[places] > 1)[0])
-            key = tuple(new[name][row].as_py() for name in self.key)
+        twice = np.flatnonzero(np.bincount(places)[places] > 1)
+        if len(twice):
+            key = tuple(new[name][int(twice[0])].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r} more than once")
 
 

@@ -21,8 +21,6 @@ from tidegate.pipeline.step import Mode
 from tidegate.pipeline.window import START, EventTime, Sliding, Tumbling
 from tidegate.state.table.table import PROBE
 
-_NEVER_YET = -(2**63)
-
 
 @dataclass(eq=False)
 class WindowAggregate(Grouping):
@@ -53,7 +51,7 @@ class WindowAggregate(Grouping):
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows, late = self._timely(rows, time.closed)
-        watermark = _NEVER_YET if time.watermark is None else time.watermark
+        watermark = -(2**63) if time.watermark is None else time.watermark
         open_still = self._ends(rows) > watermark
         if self.mode == "update":
             windows, merged = self._with_state(rows, state)

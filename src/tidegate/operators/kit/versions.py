@@ -68,10 +68,10 @@ class History:
 class Lookup(RowOperator):
     """Left rows that meet the current versions of right ones: the latest row of each key.
 
-    If both streams have an event time, a left row meets the versions as they were at its time, and leaves when
-    the watermark is past it; rows without event time are left out, and a left row that comes later than it
-    would have left is dropped and counted. Without event time on either side it leaves at once, and the right
-    rows of its own batch count already.
+    If both streams have an event time, a left row meets the versions as they were at its time, and leaves
+    when the watermark is past it; rows without event time are left out, and a left row that comes later than
+    it would have left is dropped and counted. Without event time on either side it leaves at once, and the
+    right rows of its own batch count already.
 
     Of each right key the versions are kept that may still be asked for: where rows are timed, all that are
     newer than the watermark and the newest that is not; else the latest. A version is later by its event time
@@ -81,11 +81,8 @@ class Lookup(RowOperator):
 
     left: StateTable
     """The left rows: where they are timed, they stay until the watermark is past them."""
-
-    @property
-    def right(self) -> StateTable:
-        """The versions of each key."""
-        return self.tables[-1]
+    right: StateTable
+    """The versions of each key."""
 
     @property
     def timed(self) -> bool:
@@ -143,7 +140,7 @@ class Lookup(RowOperator):
 
 def lookup(
     step: str, both: Sides, left_keys: pa.Schema, right_keys: pa.Schema, *, right: str
-) -> tuple[Sides, tuple[StateTable, ...], pa.Schema, StateTable]:
+) -> tuple[Sides, tuple[StateTable, ...], pa.Schema, StateTable, StateTable]:
     """The fields of a `Lookup`, whose tables are named after the step and `right`."""
     first, second = both.each
     timed = first.event_time is not None and second.event_time is not None
@@ -152,4 +149,4 @@ def lookup(
         f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: pa.list_(pa.struct(fields))})
     )
     left = time_buffer(f"{step}.left", left_keys, first)
-    return both, (left, table) if timed else (table,), joined(first, second), left
+    return both, (left, table) if timed else (table,), joined(first, second), left, table
