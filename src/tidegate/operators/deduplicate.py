@@ -55,12 +55,8 @@ class Deduplicate(RowOperator):
         chosen = order[self._fresh(number[order], times[order], known)]
         if len(chosen):
             fresh, at = keys.take(pa.array(number[chosen])), times[chosen]
-            state.put(
-                table,
-                written(table, fresh, [])
-                if self.within is None
-                else written(table, fresh, [pa.array(at)], due=at + self.within),
-            )
+            values, due = ([], NEVER) if self.within is None else ([pa.array(at)], at + self.within)
+            state.put(table, written(table, fresh, values, due=due))
         return Result(side.original(rows, pa.array(chosen)), late)
 
     def _fresh(self, number: RowNumbers, times: RowNumbers, known: pa.Table) -> RowNumbers:

@@ -143,12 +143,16 @@ class Translation:
 
     def unreadable(self, batch: DataFrame, batch_id: int) -> dict[SourceStep, DataFrame]:
         """The records of a batch that could not be read, for each fallible source, as dead letters."""
-        frames, of_batch = self._handed_over(batch), F.lit(batch_id).alias("batch_id")
-        why, raw = F.col(REASON).alias("reason"), F.col(RAW).alias("raw")
+        frames = self._handed_over(batch)
         return {
             step: frames[step]
             .where(f"{REASON} is not null")
-            .select(of_batch, F.lit(step.name).alias("source"), why, raw)
+            .selectExpr(
+                f"{batch_id} as batch_id",
+                f"'{step.name}' as source",
+                f"{REASON} as reason",
+                f"{RAW} as raw",
+            )
             for step in self._plan.sources
             if step.source.fallible
         }

@@ -28,9 +28,8 @@ def common_type(left: T.DataType, right: T.DataType) -> T.DataType | None:
 
 def _common_number(left: T.DataType, right: T.DataType) -> T.DataType | None:
     whole: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
-    order = list(whole)
     if type(left) in whole and type(right) in whole:
-        return max(left, right, key=lambda kind: order.index(type(kind)))
+        return max(left, right, key=lambda kind: whole[type(kind)])
     floating = T.FloatType | T.DoubleType
     if isinstance(left, floating) or isinstance(right, floating):
         return T.DoubleType()
