@@ -15,23 +15,20 @@ import pytest
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.operators.arranging import Hash, Row, spread
-from tidegate.batch.time import Time
-from tidegate.batch.watermark import Watermark
+from tidegate.batch.time import Time, Watermark
 from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
 from tidegate.operators.kit.grouping import PANE, ROWS, TIME
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.partials import PART, Partial
 from tidegate.operators.kit.sketches import LG_K, Distinct, Quantile
-from tidegate.operators.operator import Operator
+from tidegate.operators.operator import Input, Operator
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
-from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import START, Window
+from tidegate.pipeline.window import START, EventTime, Window
 from tidegate.state.table.table import HASH
 from tidegate.testing.states import MemoryState, part_of
 
@@ -135,21 +132,20 @@ def _bytes(table: pa.Table) -> bytes:
 
 def arrange(operator: Any, rows: Iterable[tuple[Row, int]], hash: Hash = spread) -> pa.Table:
     """What `arrange` makes of rows, in plain Python."""
-    grouping = operator.grouping
     groups: dict[tuple[Any, ...], tuple[tuple[Any, ...], list[Row]]] = {}
     for row, part in rows:
-        key = tuple(plain(row[name]) for name in grouping.keys.names)
+        key = tuple(plain(row[name]) for name in operator.keys.names)
         groups.setdefault((repr(key), _within(operator, row), part), (key, []))[1].append(row)
     out = []
     for (_, within, part), (key, members) in groups.items():
-        made = dict(zip(grouping.keys.names, key, strict=True))
-        for partial in grouping.partials.each:
+        made = dict(zip(operator.keys.names, key, strict=True))
+        for partial in operator.partials.each:
             made |= zip([f.name for f in partial.arriving], _partial(partial, members), strict=True)
         made |= {PART: part, ROWS: len(members), PANE: within, TIME: within}
         for start in _starts(operator, within):
             hashed = (*key, start) if isinstance(operator, WindowAggregate) else key
             out.append({**made, START: start, HASH: hash(hashed)})
-    fields = [*grouping.keys, *grouping.partials.arriving, pa.field(PART, pa.int32()), (HASH, pa.uint64())]
+    fields = [*operator.keys, *operator.partials.arriving, pa.field(PART, pa.int32()), (HASH, pa.uint64())]
     fields += [(name, pa.int64()) for name in (ROWS, PANE, TIME, START)]
     return pa.Table.from_pylist(out, pa.schema(fields))
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 from pyspark.sql import types as T
 from pyspark.sql.types import StructType
 
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE, TIME, Sides, arrow_schema
-from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
+from tidegate.pipeline.window import EventTime
 from tidegate.state.table.table import HASH
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def arranged(sides: Sides, rows: Batch, hash_of: Hash) -> pa.Table:
     columns |= {name: [] for name in types}
     for number, row in rows:
         side = sides.each[number]
-        key = tuple(_normal(row[column], kind) for column, kind in sides.spark_keys[number])
+        key = tuple(_normal(row[column], kind) for column, kind in side.key_types)
         made: dict[str, Any] = dict(
             zip(side.shuffled, (row[name] for name in side.schema.names), strict=True)
         )

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.operators.arranging import Batch, colliding, given_input, spread
 from tests.operators.playing import Run, cut
-from tidegate.operators.kit.input import Input
+from tidegate.operators.operator import Input
 
 KEYS: dict[str, tuple[str, Sequence[Any]]] = {
     "int": ("bigint", [1, 2, 3, None]),

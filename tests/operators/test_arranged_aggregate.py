@@ -19,8 +19,7 @@ from tidegate.batch.time import Time
 from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import Operator, Result
 from tidegate.pipeline import agg
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
+from tidegate.pipeline.window import EventTime, Session, Sliding, Tumbling, Window
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.testing.states import MemoryState
 

@@ -15,9 +15,8 @@ from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.batch.time import Time
 from tidegate.errors import Where
 from tidegate.operators import broadcast_join
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE
-from tidegate.operators.operator import SIDE
+from tidegate.operators.operator import SIDE, Input
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import HASH

@@ -14,7 +14,7 @@ from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
-from tidegate.operators.kit.input import Input
+from tidegate.operators.operator import Input
 from tidegate.pipeline import keyed_step as steps
 from tidegate.testing.states import MemoryState
 
@@ -33,7 +33,7 @@ def operator(
 
 
 def joinable(near: interval_join.IntervalJoin, rows: Batch) -> Batch:
-    keys = [[key for key, _ in side] for side in near.sides.spark_keys]
+    keys = [[key for key, _ in side.key_types] for side in near.sides.each]
     return [
         (side, row)
         for side, row in rows

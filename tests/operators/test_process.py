@@ -17,7 +17,7 @@ from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import process
-from tidegate.operators.kit.input import Input
+from tidegate.operators.operator import Input
 from tidegate.pipeline import keyed_step as steps
 from tidegate.testing.states import MemoryState
 

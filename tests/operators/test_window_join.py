@@ -26,8 +26,8 @@ from tests.operators.strategies import hashes, input_of, keyed, runs
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError, Where
 from tidegate.operators import window_join
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIME
+from tidegate.operators.operator import Input
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import Session, Sliding, Tumbling, Window
 from tidegate.state.table.table import DUE, HASH
@@ -48,7 +48,7 @@ def join(left: Input, right: Input, window: Window, how: How = "inner") -> windo
 def table_of(operator: window_join.WindowJoin, rows: Batch, hash_of: Hash = spread) -> pa.Table:
     exploded = []
     for side, row in rows:
-        keys = operator.sides.spark_keys[side]
+        keys = operator.sides.each[side].key_types
         if any(row[key] is None for key, _ in keys) and (side or operator.how == "inner"):
             continue
         last = row["t"] // operator.every * operator.every
@@ -69,7 +69,7 @@ def oracle(
     windows: list[tuple[int, Row, int]] = []
     late = 0
     for side, row, closed in rows:
-        keys = [row[key] for key, _ in operator.sides.spark_keys[side]]
+        keys = [row[key] for key, _ in operator.sides.each[side].key_types]
         if None in keys and (side or operator.how == "inner"):
             continue
         for start in range(-operator.size, row["t"] + 1):
@@ -95,7 +95,7 @@ def oracle(
 
 
 def _keys(operator: window_join.WindowJoin, side: int, row: Row) -> list[Any]:
-    return [row[key] for key, _ in operator.sides.spark_keys[side]]
+    return [row[key] for key, _ in operator.sides.each[side].key_types]
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -14,11 +14,10 @@ import tidegate as tg
 from tests.conftest import Run
 from tests.run.readings import latest, read, rows_of, sensors
 from tidegate.batch.time import Time
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import sides
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.state.table.table import PROBE, StateTable
 

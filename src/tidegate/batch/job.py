@@ -46,18 +46,16 @@ class SparkJobs:
         with self._timely(ticket), _held(self.translation, rows) as held:
             with self.translation.outputs(held, assignment) as outputs:
                 for sink, frame in outputs.items():
-                    place, receipt = self.outputs.write(sink, frame, ticket)
-                    receipts[place] = receipt
+                    receipt = receipts[sink.receipt_name] = self.outputs.write(sink, frame, ticket)
                     counts[sink.name] = receipt["rows"]
             observed = query.observed()
             found = {
                 step: seen(step, cut[step.name].start, cut[step.name].end, observed)
                 for step in self.translation.sources
             }
-            for source, frame in self.translation.unreadable(held).items():
+            for source, frame in self.translation.unreadable(held, ticket.batch_id).items():
                 if found[source].unreadable:  # A second look at the batch, only when it has to be.
-                    place, receipt = self.outputs.write_dead_letters(source, frame, ticket)
-                    receipts[place] = receipt
+                    receipts[source.receipt_name] = self.outputs.write(source, frame, ticket)
         return Written(receipts, counts, {step.name: each for step, each in found.items()})
 
     @contextmanager

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import CheckpointError, FencedError, SinkError
@@ -24,30 +23,24 @@ from tidegate.spark.reasons import reason
 class Outputs:
     """The sinks and dead letters of a run."""
 
-    writers: Mapping[SinkStep, SinkWriter]
-    dead_letters: Mapping[SourceStep, SinkWriter]
-    """Of the sources that are fallible."""
+    writers: Mapping[SinkStep | SourceStep, SinkWriter]
+    """Of the sinks, and of the sources that are fallible: for their dead letters."""
     _attempts: int = 0
 
     @classmethod
     @contextmanager
     def opened(cls, plan: Plan, spark: SparkSession, dead_letters: Path) -> Iterator[Outputs]:
         """Those of a plan, closed at the end of the block or when one does not open."""
+        sinks: dict[SinkStep | SourceStep, Sink] = {step: step.sink for step in plan.sinks}
+        for source in plan.sources:
+            if source.source.fallible:
+                sinks[source] = Files(dead_letters / source.name, format="json")
+        writers: dict[SinkStep | SourceStep, SinkWriter] = {}
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
-
-            def opened(sink: Sink) -> SinkWriter:
-                writer = sink.open(spark, pipeline=plan.name)
-                stack.callback(writer.close)
-                return writer
-
-            yield cls(
-                {step: opened(step.sink) for step in plan.sinks},
-                {
-                    step: opened(Files(dead_letters / step.name, format="json"))
-                    for step in plan.sources
-                    if step.source.fallible
-                },
-            )
+            for step, sink in sinks.items():
+                writers[step] = sink.open(spark, pipeline=plan.name)
+                stack.callback(writers[step].close)
+            yield cls(writers)
 
     def recover(self, ledger: Ledger) -> None:
         """At start: drop what was written for batches that never came to be."""
@@ -59,17 +52,21 @@ class Outputs:
                 generation=ledger.generation,
             )
 
-    def write(self, sink: SinkStep, rows: DataFrame, ticket: Ticket) -> tuple[str, Receipt]:
-        """Write rows where nobody reads them yet; the place, and what publishing there needs."""
-        where = f"{sink.name} ({sink.describe()})"
-        return sink.receipt_name, self._write(self.writers[sink], rows, ticket, where)
+    def write(self, step: SinkStep | SourceStep, rows: DataFrame, ticket: Ticket) -> Receipt:
+        """Write rows where nobody reads them yet; what publishing them needs.
 
-    def write_dead_letters(self, source: SourceStep, rows: DataFrame, ticket: Ticket) -> tuple[str, Receipt]:
-        """The same for records that could not be read, given as (reason, raw)."""
-        labels = (F.lit(ticket.batch_id).alias("batch_id"), F.lit(source.name).alias("source"))
-        labelled = rows.select(*labels, "reason", "raw")
-        where = f"the dead letters of {source.name}"
-        return source.receipt_name, self._write(self.dead_letters[source], labelled, ticket, where)
+        Those of a source are records that could not be read.
+        """
+        self._attempts += 1
+        try:
+            attempt = Attempt(ticket.batch_id, ticket.generation, self._attempts)
+            return self.writers[step].write(rows, attempt)
+        except FencedError:
+            raise
+        except Exception as error:
+            letters = f"the dead letters of {step.name}"
+            where = letters if isinstance(step, SourceStep) else f"{step.name} ({step.describe()})"
+            raise SinkError(f"writing to {where} failed: {reason(error)}") from error
 
     def publish(self, batch_id: int, place: str, receipt: Receipt) -> None:
         """Make visible what a committed batch has written to a place."""
@@ -81,15 +78,5 @@ class Outputs:
             )
         writer.publish(batch_id, receipt)
 
-    def _write(self, writer: SinkWriter, rows: DataFrame, ticket: Ticket, where: str) -> Receipt:
-        self._attempts += 1
-        try:
-            return writer.write(rows, Attempt(ticket.batch_id, ticket.generation, self._attempts))
-        except FencedError:
-            raise
-        except Exception as error:
-            raise SinkError(f"writing to {where} failed: {reason(error)}") from error
-
     def _places(self) -> dict[str, SinkWriter]:
-        found = {step.receipt_name: writer for step, writer in self.writers.items()}
-        return found | {step.receipt_name: writer for step, writer in self.dead_letters.items()}
+        return {step.receipt_name: writer for step, writer in self.writers.items()}

@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from tidegate import faults
@@ -32,8 +31,7 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Outcome, Written
 from tidegate.batch.protocol import BatchProtocol, Event, Instruction
 from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Time
-from tidegate.batch.watermark import Watermark
+from tidegate.batch.time import Time, Watermark
 from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
@@ -161,12 +159,8 @@ class _Batch:
 
     def _do(self, instruction: Instruction) -> Event:
         match instruction:
-            case protocol.Begin(ticket, node):
-                return self._guarded(ticket, "begin", partial(self._begin, ticket, node))
-            case protocol.RunJob(ticket):
-                return self._guarded(ticket, "write", partial(self._run_job, ticket))
-            case protocol.Prepare(ticket, node):
-                return self._guarded(ticket, "prepare", partial(self._prepare, ticket, node))
+            case protocol.Begin() | protocol.RunJob() | protocol.Prepare():
+                return self._attempt(instruction)
             case protocol.Append(ticket):
                 with self._timed("ledger"):
                     self._append(ticket)
@@ -189,33 +183,33 @@ class _Batch:
         assert self._of.nodes is not None
         return self._of.nodes
 
-    def _guarded(self, ticket: Ticket, phase: str, act: Callable[[], Event]) -> Event:
+    def _attempt(self, instruction: protocol.Begin | protocol.RunJob | protocol.Prepare) -> Event:
         """A failure before the commit point is an event like any other; that of being replaced is not."""
         try:
-            with self._timed(phase):
-                return act()
+            match instruction:
+                case protocol.Begin(ticket, node):
+                    with self._timed("begin"):
+                        faults.reach("driver.begin", self._id)
+                        self._nodes.begin(node, ticket, self._time.watermark)
+                        faults.reach("driver.begun", self._id)
+                    return protocol.Begun(ticket, node)
+                case protocol.RunJob(ticket):
+                    nodes = self._of.nodes
+                    with self._timed("write"):
+                        assignment = nodes.assignment(ticket, self._time) if nodes else None
+                        self._written = self._job(ticket, assignment)
+                        faults.reach("driver.written", self._id)
+                    return protocol.Written(ticket)
+                case protocol.Prepare(ticket, node):
+                    with self._timed("prepare"):
+                        staged = self._nodes.prepare(node, ticket)
+                        faults.reach("driver.prepared", self._id)
+                    return protocol.Prepared(ticket, node, staged)
         except FencedError:
             raise
         except Exception as error:
             self._cause = error
-            return protocol.Failed(ticket, reason(error).rstrip("."))
-
-    def _begin(self, ticket: Ticket, node: int) -> Event:
-        faults.reach("driver.begin", self._id)
-        self._nodes.begin(node, ticket, self._time.watermark)
-        faults.reach("driver.begun", self._id)
-        return protocol.Begun(ticket, node)
-
-    def _run_job(self, ticket: Ticket) -> Event:
-        nodes = self._of.nodes
-        self._written = self._job(ticket, nodes.assignment(ticket, self._time) if nodes else None)
-        faults.reach("driver.written", self._id)
-        return protocol.Written(ticket)
-
-    def _prepare(self, ticket: Ticket, node: int) -> Event:
-        staged = self._nodes.prepare(node, ticket)
-        faults.reach("driver.prepared", self._id)
-        return protocol.Prepared(ticket, node, staged)
+            return protocol.Failed(instruction.ticket, reason(error).rstrip("."))
 
     def _append(self, ticket: Ticket) -> None:
         of, written, nodes = self._of, self._written, self._of.nodes

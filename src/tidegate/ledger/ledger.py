@@ -48,10 +48,7 @@ class Ledger:
         """The entry of a batch, or None when it has not been committed."""
         if self.last is None or batch_id > self.last.batch_id:
             return None
-        for entry in self.entries():
-            if entry.batch_id <= batch_id:
-                return entry if entry.batch_id == batch_id else None
-        return None
+        return next((entry for entry in self.entries() if entry.batch_id == batch_id), None)
 
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
@@ -75,7 +72,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """The committed batches that are still on record, newest first."""
         for number in reversed(self._numbers()):
-            record = _read(self._path(number), decode, self._disk)
+            record = self._read(number, decode)
             if isinstance(record, Entry):
                 yield record
 
@@ -84,9 +81,7 @@ class Ledger:
         numbers = self._numbers()
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
-        entries = [
-            number for number in numbers[-2 * keep :] if _read(self._path(number), is_entry, self._disk)
-        ]
+        entries = [number for number in numbers[-2 * keep :] if self._read(number, is_entry)]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
         for number in numbers:
@@ -109,20 +104,25 @@ class Ledger:
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
         end = max(self._numbers(), default=-1) + 1
-        found_generation = False
         for number in reversed(range(self._next, end)):
-            record = _read(self._path(number), decode, self._disk)
+            record = self._read(number, decode)
             if isinstance(record, Entry):
                 # Whoever wrote it had taken a generation before, so nothing newer lies further down.
                 self.generation = max(self.generation, record.generation)
                 self.last = record
                 break
-            if not found_generation:
-                self.generation, found_generation = max(self.generation, record.number), True
+            self.generation = max(self.generation, record.number)
         self._next = end
 
     def _path(self, number: int) -> Path:
-        return _path(self._folder, number)
+        return self._folder / f"{number:012d}.json"
+
+    def _read(self, number: int, parse: Callable[[bytes], T]) -> T:
+        path = self._path(number)
+        try:
+            return parse(self._disk.read(path))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"cannot read the ledger's record {path}: {error}") from error
 
 
 def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
@@ -143,20 +143,9 @@ def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
 
 def start_with(folder: Path, entry: Entry) -> None:
     """Make a ledger that begins with this batch. Its first driver takes the generation after the entry's."""
-    create(_path(folder, 0), encode(entry))
+    Ledger(folder)._create(entry)
 
 
 def _records(folder: Path, disk: Disk = DISK) -> list[Path]:
     paths = (folder / name for name in disk.names(folder))
     return [path for path in paths if path.suffix == ".json" and path.stem.isdigit()]
-
-
-def _path(folder: Path, number: int) -> Path:
-    return folder / f"{number:012d}.json"
-
-
-def _read(path: Path, parse: Callable[[bytes], T], disk: Disk = DISK) -> T:
-    try:
-        return parse(disk.read(path))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the ledger's record {path}: {error}") from error

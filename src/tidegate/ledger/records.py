@@ -68,9 +68,11 @@ def encode(record: Entry | Generation) -> bytes:
         "receipts": dict(record.receipts),
         "limit": record.limit,
         "watermark": record.watermark,
-        "state": _state_form(record),
+        "state": None if record.durable else {"durable": False},
         "route": None,
     }
+    if record.durable and record.state is not None:
+        form["state"] = {**record.state.to_json(), "meaning": record.meaning}
     if record.route is not None:
         configured = {"configured": record.configured} if record.configured else {}
         form["route"] = {**record.route.to_json(), **configured}
@@ -90,12 +92,6 @@ def is_entry(content: bytes) -> bool:
     """Whether a record is a committed batch; cheaper than to decode it."""
     form = json.loads(content)
     return isinstance(form, dict) and "batch_id" in form
-
-
-def _state_form(entry: Entry) -> dict[str, Any] | None:
-    if not entry.durable:
-        return {"durable": False}
-    return {**entry.state.to_json(), "meaning": entry.meaning} if entry.state else None
 
 
 def _entry(form: dict[str, Any]) -> Entry:

@@ -1,25 +1,44 @@
-"""`aggregate` steps, checked and made into operators."""
+"""`aggregate` steps, checked and made into operators: that of all rows so far is here."""
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_type
 
+from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.operators.kit import sketches
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance
 from tidegate.operators.kit.grouping import RESERVED, Grouping
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.partials import Partial, Partials
-from tidegate.operators.operator import Operator
-from tidegate.operators.running import RunningAggregate
+from tidegate.operators.kit.keys import numbered, written
+from tidegate.operators.kit.partials import PART, Partial, Partials, rank
+from tidegate.operators.kit.spans import Spans, ascending, whole
+from tidegate.operators.operator import Input, Operator, Result, State
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling
+from tidegate.state.table.table import PROBE
+
+
+class RunningAggregate(Grouping):
+    """Each batch, the new aggregates of the keys that it touched."""
+
+    def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
+        if not rows.num_rows:
+            return Result(self.output.empty_table())
+        touched, (number,) = numbered(self.table, rows)
+        kept = state.get(self.table, touched)
+        number = np.concatenate([whole(kept[PROBE]).to_numpy(), number])
+        order = ascending(number, rank(kept.num_rows, rows, PART))
+        merged = self.partials.merge(kept, rows, order, Spans.of(number[order]))
+        state.put(self.table, written(self.table, touched, list(merged.values())))
+        columns = [*touched.columns[1:], *self.partials.finish(merged)]
+        return Result(pa.Table.from_arrays(columns, schema=self.output))
 
 
 def from_step(step: steps.Aggregate, input: Input) -> Operator:
@@ -28,30 +47,33 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
     Raises a MissingExtraError where it needs the library of sketches and that is not installed.
     """
     keys = pa.schema([pa.field(key, _arrow(key, _kind(key, input))) for key in input.keys])
+    bounds = {START, END} if step.window else set()
     for name, aggregate in step.aggregates.items():
-        _check_name(name, aggregate, input, windowed=step.window is not None)
+        # Spark takes names that differ in case alone for one.
+        if name.lower() in {*bounds, *(key.lower() for key in input.keys)}:
+            raise PipelineError(
+                f"{name} = {aggregate} has the same name as another output column of the step"
+            )
+        if name.startswith("_"):
+            raise PipelineError(f"{name} = {aggregate}: names that start with '_' are reserved for Tidegate")
     partials = Partials(tuple(_partial(*pair, input) for pair in step.aggregates.items()))
-    taken = {*partials.kept.names, *partials.arriving.names} | ({START, END} if step.window else set())
+    taken = {*partials.kept.names, *partials.arriving.names, *bounds}
     clash = [key for key in keys.names if key.lower() in taken]
     if clash:
         raise PipelineError(f"the key {clash[0]!r} has the same name as a column of this step; rename it")
     read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
     if input.event_time and any(isinstance(partial, Edge) for partial in partials.each):
         read.add(input.event_time.column)
-    grouping = Grouping(step.name, keys, tuple(sorted(read - set(keys.names))), partials)
-    return _operator(step, grouping, input)
-
-
-def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operator:
+    grouped = (step.name, keys, tuple(sorted(read - set(keys.names))), partials)
     window = step.window
     if window is None:
-        return RunningAggregate(grouping)
+        return RunningAggregate(*grouped)
     if input.event_time is None:
         raise PipelineError(
             f"windows ({window.describe()}) need an event time; give the source event_time='column'"
         )
     if isinstance(window, Tumbling | Sliding):
-        return WindowAggregate(grouping, window, input.event_time, step.mode)
+        return WindowAggregate(*grouped, window, input.event_time, step.mode)
     if not isinstance(window, Session):
         raise PipelineError(f"there is no aggregate per {window.describe()}")
     if step.mode != "append":
@@ -59,16 +81,7 @@ def _operator(step: steps.Aggregate, grouping: Grouping, input: Input) -> Operat
             "session windows are emitted when they are final (emit='append'): a session emitted "
             "earlier could not be withdrawn when two sessions merge"
         )
-    return SessionAggregate(grouping, window, input.event_time)
-
-
-def _check_name(name: str, aggregate: AggregateFunction, input: Input, *, windowed: bool) -> None:
-    # Spark takes names that differ in case alone for one.
-    taken = {key.lower() for key in input.keys} | ({START, END} if windowed else set())
-    if name.lower() in taken:
-        raise PipelineError(f"{name} = {aggregate} has the same name as another output column of the step")
-    if name.startswith("_"):
-        raise PipelineError(f"{name} = {aggregate}: names that start with '_' are reserved for Tidegate")
+    return SessionAggregate(*grouped, window, input.event_time)
 
 
 def _kind(column: str, input: Input) -> T.DataType:
@@ -94,8 +107,10 @@ def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
     _check_kind(aggregate, kind, ordered=function in ("min", "max", "first", "last", "approx_distinct"))
     match function:
         case "sum":
-            assert isinstance(kind, T.NumericType)
-            return Sum(name, _sum_kind(kind, fractional=isinstance(kind, T.FractionalType)), column)
+            total = pa.float64() if isinstance(kind, T.FractionalType) else pa.int64()
+            if isinstance(kind, T.DecimalType):
+                total = pa.decimal128(min(38, kind.precision + 10), kind.scale)
+            return Sum(name, total, column)
         case "min" | "max":
             return Extreme(name, _arrow(column, kind), column, function == "max")
         case "mean":
@@ -115,12 +130,6 @@ def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
             sketches.require(function)
             assert aggregate.share is not None, "agg.quantile takes a share"
             return sketches.Quantile(name, pa.float64(), column, aggregate.share)
-
-
-def _sum_kind(kind: T.DataType, *, fractional: bool) -> pa.DataType:
-    if isinstance(kind, T.DecimalType):
-        return pa.decimal128(min(38, kind.precision + 10), kind.scale)
-    return pa.float64() if fractional else pa.int64()
 
 
 def _check_kind(aggregate: AggregateFunction, kind: T.DataType, *, ordered: bool) -> None:

@@ -11,13 +11,12 @@ from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.sides import TIE, sides
-from tidegate.operators.kit.spans import RowNumbers, whole
+from tidegate.operators.kit.spans import whole
 from tidegate.operators.kit.versions import History, Lookup, lookup
-from tidegate.operators.operator import SIDE, Result, State, WithinPartitions
+from tidegate.operators.operator import SIDE, Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
-from tidegate.state.table.keys import Hashes, distinct, hash_column
+from tidegate.state.table.keys import distinct, hash_column
 from tidegate.state.table.table import HASH
 
 _COPY, _SPREAD = "copy", "spread"
@@ -25,12 +24,7 @@ _COPY, _SPREAD = "copy", "spread"
 
 @dataclass(frozen=True)
 class BroadcastJoin(Lookup):
-    """The right stream brings rules: the latest row of a key is the current one.
-
-    If both streams have an event time, a left row meets the rules as they were at its time, and leaves when
-    the watermark is past it; rows without event time are left out, and a left row that comes later than that
-    is dropped and counted. Without event time on either side it leaves at once, and the rules of its own
-    batch count already. A row that meets no rule does not leave.
+    """The right stream brings rules: a left row leaves once for each that it meets.
 
     `condition` is Spark SQL over the output columns: those of the left, then those of the right, with
     `_right` behind a name that the left has too. A rule is changed by a later row of its key. To delete one,
@@ -62,9 +56,12 @@ class BroadcastJoin(Lookup):
         if not left.num_rows and not fresh.num_rows:
             return Result(self.output.empty_table(), late)
         history = self._rules(fresh, state, time)
-        left_rows, rules = self._met(left, history)
-        columns = self.paired(left, pa.array(left_rows), history.rows, pa.array(rules))
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+        rules = np.unique(history.number)
+        left_rows = np.repeat(np.arange(left.num_rows), len(rules))
+        found = self.current(history, left, left_rows, np.tile(rules, left.num_rows))
+        met = found >= 0
+        pairs = self.paired(left, pa.array(left_rows[met]), history.rows, pa.array(found[met]))
+        return Result(pairs, late)
 
     def finish(self, rows: DataFrame) -> DataFrame:
         return rows.where(self.condition)
@@ -75,14 +72,17 @@ class BroadcastJoin(Lookup):
 
     def _rules(self, fresh: pa.Table, state: State, time: Time) -> History:
         """All versions of the rules. Those of this batch are put, a copy for each key group of this task."""
-        table, keys = self.versions.table, self.sides.keys.names
+        table, keys = self.right, self.sides.keys.names
         probes = fresh.select(table.probes.names).cast(table.probes)
-        known = _one_copy(state.scan(table))
+        copies = state.scan(table)
+        known = copies.filter(pa.array(_is_one_copy(copies))).combine_chunks()
         every = pa.concat_tables([known.select(probes.column_names), probes])
-        first, number = distinct(self._rule_hashes(every), [whole(every[key]) for key in keys])
+        # Without the hash of the key group, which differs from copy to copy.
+        hashes = hash_column(every[HASH]) << np.uint64(self._bits)
+        first, number = distinct(hashes, [whole(every[key]) for key in keys])
         known_number, fresh_number = np.split(number, [known.num_rows])
         one = np.flatnonzero(_is_one_copy(fresh))
-        history = self.versions.history(
+        history = self.history(
             every.select(keys).take(pa.array(first)),
             known,
             known_number,
@@ -91,22 +91,9 @@ class BroadcastJoin(Lookup):
         )
         if fresh.num_rows:
             first, _ = distinct(hash_column(probes[HASH]), [probes[name] for name in table.keys.names])
-            written = self.versions.written(
-                history, probes.take(pa.array(first)), fresh_number[first], time.watermark
-            )
-            state.put(table, written)
+            probes = probes.take(pa.array(first))
+            state.put(table, self.written(history, probes, fresh_number[first], time.watermark))
         return history
-
-    def _rule_hashes(self, rows: pa.Table) -> Hashes:
-        """The hash of a rule without that of its key group, which differs from copy to copy."""
-        return hash_column(rows[HASH]) << np.uint64(self._bits)
-
-    def _met(self, left: pa.Table, history: History) -> tuple[RowNumbers, RowNumbers]:
-        """Each left row with the current version of each rule."""
-        rules = np.unique(history.number)
-        rows = np.repeat(np.arange(left.num_rows), len(rules))
-        found = self.current(history, left, rows, np.tile(rules, left.num_rows))
-        return rows[found >= 0], found[found >= 0]
 
 
 def _is_one_copy(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -115,14 +102,9 @@ def _is_one_copy(rows: pa.Table) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.asarray(copies == copies.min(initial=2**31 - 1), np.bool_)
 
 
-def _one_copy(rows: pa.Table) -> pa.Table:
-    return rows.filter(pa.array(_is_one_copy(rows))).combine_chunks()
-
-
 def from_step(step: steps.BroadcastJoin, left: Input, right: Input) -> BroadcastJoin:
-    """The operator of a declared step."""
     both = sides(replace(left, keys=()), right)
     left_keys = pa.schema({_SPREAD: pa.int64()})
     right_keys = pa.schema([pa.field(_COPY, pa.int32()), *both.keys])
     fields = lookup(step.name, both, left_keys, right_keys, right="rules")
-    return BroadcastJoin(**fields, condition=step.condition, groups=right.groups)
+    return BroadcastJoin(*fields, step.condition, right.groups)

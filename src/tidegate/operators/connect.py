@@ -8,46 +8,36 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered
-from tidegate.operators.kit.sides import named_alike, sides
+from tidegate.operators.kit.sides import sides
 from tidegate.operators.kit.versions import Lookup, lookup
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE
 
 
 @dataclass(frozen=True)
 class Connect(Lookup):
-    """If both streams have an event time, a left row gets the right row that was the latest at its time.
-
-    It leaves when the watermark is past that time; rows without event time are left out, and a left row that
-    comes later than it would have left is dropped and counted. Without event time on either side a left row
-    leaves at once, with the latest right row of this batch or an earlier one. A left row without partner
-    leaves with nulls. A null key is a key like any other.
-    """
+    """A left row without partner leaves with nulls. A null key is a key like any other."""
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         given, fresh = self.sides.split(rows)
         left, late = self.leaving(given, state, time)
-        table = self.versions.table
-        keys, (fresh_number, left_number) = numbered(table, fresh, left)
+        keys, (fresh_number, left_number) = numbered(self.right, fresh, left)
         if not keys.num_rows:
             return Result(self.output.empty_table(), late)
-        known = state.get(table, keys)
-        history = self.versions.history(keys, known, known[PROBE].to_numpy(), fresh, fresh_number)
+        known = state.get(self.right, keys)
+        history = self.history(keys, known, known[PROBE].to_numpy(), fresh, fresh_number)
         changed = np.unique(fresh_number)
         if len(changed):
-            state.put(
-                table, self.versions.written(history, keys.take(pa.array(changed)), changed, time.watermark)
-            )
+            rows = self.written(history, keys.take(pa.array(changed)), changed, time.watermark)
+            state.put(self.right, rows)
         every = np.arange(left.num_rows)
         found = self.current(history, left, every, left_number)
-        columns = self.paired(left, pa.array(every), history.rows, pa.array(found, mask=found < 0))
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
+        partners = pa.array(found, mask=found < 0)
+        return Result(self.paired(left, pa.array(every), history.rows, partners), late)
 
 
 def from_step(step: steps.Connect, left: Input, right: Input) -> Connect:
-    """The operator of a declared step."""
-    both = sides(left, right, without=named_alike(left, right))
-    return Connect(**lookup(step.name, both, both.keys, both.keys, right="right"))
+    both = sides(left, right)
+    return Connect(*lookup(step.name, both, both.keys, both.keys, right="right"))

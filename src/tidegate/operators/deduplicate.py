@@ -9,13 +9,11 @@ import pyarrow as pa
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import numbered, written
-from tidegate.operators.kit.pairs import combined, sorted_by_key
+from tidegate.operators.kit.keys import combined, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 
@@ -57,12 +55,8 @@ class Deduplicate(RowOperator):
         chosen = order[self._fresh(number[order], times[order], known)]
         if len(chosen):
             fresh, at = keys.take(pa.array(number[chosen])), times[chosen]
-            state.put(
-                table,
-                written(table, fresh, [])
-                if self.within is None
-                else written(table, fresh, [pa.array(at)], due=at + self.within),
-            )
+            values, due = ([], NEVER) if self.within is None else ([pa.array(at)], at + self.within)
+            state.put(table, written(table, fresh, values, due=due))
         return Result(side.original(rows, pa.array(chosen)), late)
 
     def _fresh(self, number: RowNumbers, times: RowNumbers, known: pa.Table) -> RowNumbers:
@@ -71,18 +65,15 @@ class Deduplicate(RowOperator):
         if self.within is None:
             first = np.flatnonzero(np.diff(number, prepend=-1))
             return first[~np.isin(number[first], probe)]
-        accepted = known[_ACCEPTED].to_numpy()
-        order = np.lexsort((accepted, probe))
-        probe, accepted = probe[order], accepted[order]
-        mine, theirs = combined(np.concatenate([number, probe]), times, accepted)
-        after = np.searchsorted(theirs, mine, side="right")
-        near = np.zeros(len(number), np.bool_)
-        for neighbour in (after - 1, after):
-            there = (neighbour >= 0) & (neighbour < len(probe))
-            place = neighbour[there]
-            near[there] |= (probe[place] == number[there]) & (
-                np.abs(accepted[place] - times[there]) < self.within
-            )
+        reach = self.within - 1
+        low, high, accepted = combined(
+            np.concatenate([number, number, probe]),
+            times - reach,
+            times + reach,
+            known[_ACCEPTED].to_numpy(),
+        )
+        accepted.sort()
+        near = np.searchsorted(accepted, low, side="left") < np.searchsorted(accepted, high, side="right")
         left = np.flatnonzero(~near)
         return left[_spaced(number[left], times[left], self.within)]
 
@@ -104,7 +95,6 @@ def _spaced(number: RowNumbers, times: RowNumbers, within: int) -> RowNumbers:
 
 
 def from_step(step: steps.Deduplicate, given: Input) -> Deduplicate:
-    """The operator of a declared step."""
     one = sides(given)
     within = None if step.within is None else round(step.within * 1e6)
     if within is None:

@@ -6,20 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.buffers import AT, buffer, release, time_buffer, with_due
-from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import numbered
-from tidegate.operators.kit.pairs import combined, expanded
-from tidegate.operators.kit.row_operator import Join, require_event_times
-from tidegate.operators.kit.sides import joined, named_alike, sides
-from tidegate.operators.kit.spans import RowNumbers
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.kit.keys import combined, numbered, pairs
+from tidegate.operators.kit.row_operator import AT, Join, require_event_times, time_buffer, with_due
+from tidegate.operators.kit.sides import joined, sides
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
-from tidegate.state.table.table import HASH, PROBE
+from tidegate.state.table.table import PROBE
 
 
 @dataclass(frozen=True)
@@ -34,26 +28,16 @@ class IntervalJoin(Join):
     """Microseconds, as is `after`."""
     after: int
 
-    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        return self.joinable(rows).withColumn(HASH, hashed(self.sides.keys.names))
-
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
-        (first, second), (lefts, rights) = self.sides.each, self.sides.split(rows)
-        left, late = release(first, self.tables[0], with_due(lefts, self.after), state, time)
-        rights = with_due(rights, self.before + self.after)
-        right, _, right_late = buffer(second, self.tables[1], rights, state, time)
+        lefts, rights = self.sides.split(rows)
+        left, late = self.release(0, with_due(lefts, self.after), state, time)
+        right, _, right_late = self.buffer(1, with_due(rights, self.before + self.after), state, time)
         late += right_late
         if not left.num_rows:
             return Result(self.output.empty_table(), late)
         keys, _ = numbered(self.tables[1], left)
         kept = state.get(self.tables[1], keys).drop_columns([PROBE])
         right = pa.concat_tables([kept, right]).combine_chunks()
-        left_rows, right_rows = self.with_unmatched(left, *self._pairs(left, right))
-        columns = self.paired(left, left_rows, right, right_rows)
-        return Result(pa.Table.from_arrays(columns, schema=self.output), late)
-
-    def _pairs(self, left: pa.Table, right: pa.Table) -> tuple[RowNumbers, RowNumbers]:
-        """For each left row the stretch of right rows, sorted by key and time, that it meets."""
         _, (mine, theirs) = numbered(self.tables[1], left, right)
         micros = left[AT].to_numpy()
         low, high, times = combined(
@@ -62,16 +46,13 @@ class IntervalJoin(Join):
             micros + self.after,
             right[AT].to_numpy(),
         )
-        order = np.argsort(times, kind="stable")
-        begin = np.searchsorted(times[order], low, side="left")
-        counts = np.searchsorted(times[order], high, side="right") - begin
-        return np.repeat(np.arange(len(mine)), counts), order[expanded(begin, counts)]
+        left_rows, right_rows = self.with_unmatched(left, *pairs(low, high, times))
+        return Result(self.paired(left, left_rows, right, right_rows), late)
 
 
 def from_step(step: steps.IntervalJoin, left: Input, right: Input) -> IntervalJoin:
-    """The operator of a declared step."""
     require_event_times(left, right)
-    both = sides(left, right, without=named_alike(left, right))
+    both = sides(left, right)
     tables = tuple(
         time_buffer(f"{step.name}.{part}", both.keys, side)
         for part, side in zip(("left", "right"), both.each, strict=True)

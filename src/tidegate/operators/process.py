@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.keys import due_now, numbered, written
-from tidegate.operators.kit.pairs import sorted_by_key
+from tidegate.operators.kit.keys import due_now, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, arrow_schema, sides
 from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
-from tidegate.operators.operator import Result, State
+from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.keys import same
 from tidegate.state.table.table import NEVER, PROBE, StateTable
@@ -31,16 +28,11 @@ _STATE = "state."
 
 @dataclass(frozen=True)
 class Process(RowOperator):
-    """`function(rows, state, time) -> (output, state)`, called at most once per task and batch.
+    """What `KeyedStream.process` promises to the function. It is called at most once per task and batch.
 
-    `rows` has the columns of the input, sorted by key, event time and a fixed order; `state` the key columns
-    and those of the declared schema, for the keys in `rows` that have state and for those whose timer is due.
-    The state that it returns is the new one of all keys that it was given: a key that is missing there is
-    forgotten. It may name new keys only if they are in `rows`. Floating keys come without minus zero.
-
-    A timestamp column `timer` of the state is the key's timer (null: none): in the batch whose watermark
-    reaches it, the function sees the key's state, even if there are no rows. A timer that is left in the
-    past is due again as soon as the watermark moves on.
+    Rows of one key and time come in a fixed order. `state` has the key columns, then those of the declared
+    schema; a key that had none may get one if it is in `rows`. Floating keys come without minus zero. A timer
+    that is left in the past is due again as soon as the watermark moves on; a null is none.
     """
 
     place: str
@@ -54,7 +46,7 @@ class Process(RowOperator):
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         (table,), (side,) = self.tables, self.sides.each
         fresh, (number,) = numbered(table, rows)
-        given, known, held = self._known(fresh, state, time)
+        given, known = self._known(fresh, state, time)
         if not rows.num_rows and not known.num_rows:
             return Result(self.output.empty_table())
         times = numbers(whole(rows[TIME]), -(2**63))
@@ -65,50 +57,44 @@ class Process(RowOperator):
             output, new = self.function(came, seen, time)
             output, new = conformed(output, self.output), conformed(new, self.state)
         try:
-            self._put(given, held, new, state, time)
+            self._put(given, known, new, state, time)
         except ValueError as error:
             raise RuntimeError(f"{self.place}: {error}") from None
         return Result(output)
 
-    def _known(
-        self, fresh: pa.Table, state: State, time: Time
-    ) -> tuple[pa.Table, pa.Table, NDArray[np.bool_]]:
-        """The keys of this batch, then others whose timers are due; their state; which of them have any."""
+    def _known(self, fresh: pa.Table, state: State, time: Time) -> tuple[pa.Table, pa.Table]:
+        """The keys of this batch, then others whose timers are due; and their state, with the row of its key
+        there as `_probe`."""
         (table,) = self.tables
-        held = np.zeros(fresh.num_rows, np.bool_)
-        known = table.schema.empty_table()
-        if fresh.num_rows:
-            known = state.get(table, fresh)
-            held[known[PROBE].to_numpy()] = True
-            known = known.drop_columns([PROBE])
+        known = state.get(table, fresh) if fresh.num_rows else table.answered.empty_table()
         if TIMER not in self.state.names:
-            return fresh, known, held
+            return fresh, known
         due = due_now(table, state, time)
         _, (mine, theirs) = numbered(table, fresh, due)
         others = due.filter(pa.array(~np.isin(theirs, mine)))
         given = pa.concat_tables([fresh, others.select(fresh.column_names)])
-        held = np.append(held, np.ones(others.num_rows, np.bool_))
-        return given, pa.concat_tables([known, others]), held
+        probe = pa.array(np.arange(fresh.num_rows, given.num_rows))
+        others = others.append_column(table.answered.field(PROBE), probe)
+        return given, pa.concat_tables([known.cast(table.answered), others])
 
-    def _put(self, given: pa.Table, held: NDArray[np.bool_], new: pa.Table, state: State, time: Time) -> None:
+    def _put(self, given: pa.Table, known: pa.Table, new: pa.Table, state: State, time: Time) -> None:
         """Write the new state of the keys of this call; raises a ValueError for any other key."""
         (table,) = self.tables
         places = _places(
             [whole(given[key]) for key in self.sides.keys.names], [whole(new[key]) for key in self.key]
         )
         self._check(new, places)
-        gone = held.copy()
-        gone[places] = False
+        gone = known.filter(pa.array(~np.isin(known[PROBE].to_numpy(), places)))
         due = np.full(new.num_rows, NEVER)
         if TIMER in self.state.names:
             due = numbers(whole(new[TIMER]), NEVER)
             if time.watermark is not None:
                 due = np.maximum(due, time.watermark + 1)
-        nothing = [pa.nulls(int(gone.sum()), kind) for kind in table.values.types]
+        nothing = [pa.nulls(gone.num_rows, kind) for kind in table.values.types]
         rows = pa.concat_tables(
             [
                 written(table, given.take(pa.array(places)), new.columns[len(self.key) :], due=due),
-                written(table, given.filter(pa.array(gone)), nothing, gone=True),
+                written(table, gone.select(given.column_names), nothing, gone=True),
             ]
         )
         if rows.num_rows:
@@ -119,15 +105,13 @@ class Process(RowOperator):
         if len(unknown):
             key = tuple(new[name][int(unknown[0])].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r}, which it was not given")
-        counts = np.bincount(places)
-        if (counts > 1).any():
-            row = int(np.flatnonzero(counts[places] > 1)[0])
-            key = tuple(new[name][row].as_py() for name in self.key)
+        twice = np.flatnonzero(np.bincount(places)[places] > 1)
+        if len(twice):
+            key = tuple(new[name][int(twice[0])].as_py() for name in self.key)
             raise ValueError(f"the function returned state of the key {key!r} more than once")
 
 
 def from_step(step: steps.Process, given: Input) -> Process:
-    """The operator of a declared step."""
     one = sides(given, exact=False)
     columns = arrow_schema(spark_schema(step.state_schema))
     for name in columns.names:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 
 from tidegate.batch.time import Time
 from tidegate.operators.kit.grouping import ROWS, TIME, Grouping
@@ -14,15 +16,15 @@ from tidegate.operators.kit.keys import due_now, numbered, written
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import BOUNDS, micros, stamps
-from tidegate.operators.operator import Operator, Result, State, WithinPartitions
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import Session
-from tidegate.state.table.table import PROBE, StateTable
+from tidegate.operators.operator import Result, State
+from tidegate.pipeline.window import EventTime, Session
+from tidegate.state.table.table import PROBE
 
 FROM, TO = "session.start", "session.end"
 
 
-class SessionAggregate(Operator):
+@dataclass(eq=False)
+class SessionAggregate(Grouping):
     """The aggregates of each session, when it is final.
 
     A session reaches from its first event to `gap` after its last one, and an event at that very moment
@@ -31,24 +33,19 @@ class SessionAggregate(Operator):
     State: one row per key, each column the list of its open sessions by start.
     """
 
-    def __init__(self, grouping: Grouping, window: Session, event_time: EventTime) -> None:
-        self.grouping = grouping
-        self.event_time = event_time
-        self.gap = micros(window.gap)
+    window: Session
+    event_time: EventTime
+    within = (TIME,)  # Which rows make a session is known in the task alone; those of one moment become one.
+
+    def __post_init__(self) -> None:
+        self.gap = micros(self.window.gap)
         ends = [pa.field(FROM, pa.int64()), pa.field(TO, pa.int64())]
-        self.sessions = pa.schema([*ends, *grouping.partials.kept])
+        self.sessions = pa.schema([*ends, *self.partials.kept])
         lists = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in self.sessions])
-        self.table = StateTable(grouping.name, "value", grouping.keys, lists)
-        self.tables = (self.table,)
-        self.output = pa.schema([*grouping.keys, *BOUNDS, *grouping.partials.output])
+        self.keep(self.keys, lists, BOUNDS)
 
-    def narrow(self, rows: DataFrame) -> DataFrame:
-        return self.grouping.narrow(rows, **{TIME: self.event_time.micros()})
-
-    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        # Which rows make a session is known in the task alone; here, those of one moment become one.
-        partial = self.grouping.partial(rows, within_partitions, TIME)
-        return self.grouping.shuffled(partial, self.grouping.keys.names)
+    def narrow(self, rows: DataFrame, *within: Column) -> DataFrame:
+        return super().narrow(rows, self.event_time.micros().alias(TIME))
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows, late = self._timely(rows, time.closed)
@@ -61,7 +58,7 @@ class SessionAggregate(Operator):
         done = pa.array(np.flatnonzero(final))
         ended = {name: column.take(done) for name, column in merged.items()}
         columns = touched.take(pa.array(key[final])).columns[1:]
-        columns += [stamps(start[final]), stamps(end[final]), *self.grouping.partials.finish(ended)]
+        columns += [stamps(start[final]), stamps(end[final]), *self.partials.finish(ended)]
         return Result(pa.Table.from_arrays(columns, schema=self.output), late)
 
     def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
@@ -99,7 +96,7 @@ class SessionAggregate(Operator):
         first = np.ones(len(order), np.bool_)
         first[1:] = (number[1:] != number[:-1]) | (start[1:] > _reached(number, end)[:-1])
         spans = Spans(np.flatnonzero(first), len(order))
-        merged = self.grouping.partials.merge(kept, rows, order, spans)
+        merged = self.partials.merge(kept, rows, order, spans)
         return number[first], start[first], spans.reduce(np.maximum, end), merged
 
     def _put(
@@ -116,16 +113,14 @@ class SessionAggregate(Operator):
         number, rows = number[stay], pa.array(np.flatnonzero(stay))
         spans = Spans.of(number)
         offsets = pa.array(np.append(spans.starts, spans.rows).astype(np.int32))
-        lists = {
-            name: pa.ListArray.from_arrays(offsets, column.take(rows)).cast(
-                self.table.values.field(name).type
-            )
-            for name, column in sessions.items()
-        }
+        lists = [
+            pa.ListArray.from_arrays(offsets, column.take(rows), type=kind)
+            for column, kind in zip(sessions.values(), self.table.values.types, strict=True)
+        ]
         # Open sessions do not overlap, so the one that starts first ends first.
         due = numbers(sessions[TO])[stay][spans.starts] + 1
         keyed = touched.take(pa.array(number[spans.starts]))
-        state.put(self.table, written(self.table, keyed, list(lists.values()), due=due))
+        state.put(self.table, written(self.table, keyed, lists, due=due))
 
 
 def _reached(number: RowNumbers, end: RowNumbers) -> RowNumbers:
@@ -138,20 +133,10 @@ def _reached(number: RowNumbers, end: RowNumbers) -> RowNumbers:
 
 def _flat(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Rows of lists as one row per session. A column that a row lacks is null in all its sessions."""
-    listed = whole(rows[FROM])
-    parents = pc.list_parent_indices(listed).to_numpy()
-    position = np.arange(len(parents)) - _offsets(listed)[parents]
+    parents = pc.list_parent_indices(whole(rows[FROM])).to_numpy()
     columns = []
     for field in schema:
-        column = whole(rows[field.name])
-        where, known = _offsets(column)[parents] + position, valid(column)[parents]
-        indices = pa.array(np.where(known, where, 0), mask=~known)
-        values = column.flatten()
-        columns.append(values.take(indices) if len(values) else pa.nulls(len(parents), field.type))
+        lists = whole(rows[field.name])
+        known = valid(lists)[parents]
+        columns.append(lists.flatten().take(pa.array(np.cumsum(known) - 1, mask=~known)))
     return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _offsets(column: pa.ListArray) -> RowNumbers:
-    """Where the list of each row begins in the values of all."""
-    lengths = numbers(pc.list_value_length(column)).astype(np.int64)
-    return np.cumsum(lengths) - lengths

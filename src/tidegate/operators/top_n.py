@@ -12,13 +12,11 @@ from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.keys import numbered, written
-from tidegate.operators.kit.lists import list_of, listed, unlisted
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, sides
-from tidegate.operators.kit.spans import RowNumbers, numbers, whole
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted, whole
+from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.state.table.table import PROBE, StateTable
 
@@ -81,7 +79,6 @@ class TopN(RowOperator):
 
 
 def from_step(step: steps.TopN, given: Input) -> TopN:
-    """The operator of a declared step."""
     names = given.schema.names
     if step.by not in names:
         raise PipelineError(f"by={step.by!r} is not among the columns {names}")
@@ -94,7 +91,7 @@ def from_step(step: steps.TopN, given: Input) -> TopN:
     kind = side.schema.field(step.by).type
     if pa.types.is_nested(kind):
         raise PipelineError(f"by={step.by!r} is a {kind}, which has no order")
-    best = list_of(pa.schema([pa.field(_TIE, pa.int64()), *side.values]))
+    best = pa.list_(pa.struct([pa.field(_TIE, pa.int64()), *side.values]))
     table = StateTable(step.name, "value", one.keys, pa.schema({_BEST: best}))
     by = side.shuffled[names.index(step.by)]
     output = pa.schema([*side.schema, pa.field(_RANK, pa.int32())])

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.buffers import release
 from tidegate.operators.kit.hashing import hashed
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.pairs import pairs
+from tidegate.operators.kit.keys import pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
-from tidegate.operators.kit.sides import TIME, joined, named_alike, sides
+from tidegate.operators.kit.sides import TIME, joined, sides
 from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
-from tidegate.operators.operator import Result, State, WithinPartitions
+from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.window import START, Sliding, Tumbling
-from tidegate.state.table.keys import hash_column
+from tidegate.state.table.keys import hash_column, same
 from tidegate.state.table.table import DUE, HASH, StateTable
 
 
@@ -45,40 +44,35 @@ class WindowJoin(Join):
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows = rows.append_column(START, pa.array(rows[DUE].to_numpy() - self.size))
         (left, left_late), (right, right_late) = (
-            release(side, table, mine, state, time)
-            for side, table, mine in zip(self.sides.each, self.tables, self.sides.split(rows), strict=True)
+            self.release(number, mine, state, time) for number, mine in enumerate(self.sides.split(rows))
         )
-        return Result(self._joined(left, right), left_late + right_late)
-
-    def _joined(self, left: pa.Table, right: pa.Table) -> pa.Table:
+        hashes = hash_column(left[HASH])
+        order = np.argsort(hashes, kind="stable")
+        found, partners = pairs(hashes[order], hashes[order], hash_column(right[HASH]))
+        rows = order[found]
         keys = [*self.sides.keys.names, START]
-        found = pairs(
-            hash_column(left[HASH]),
-            [left[key] for key in keys],
-            hash_column(right[HASH]),
-            [right[key] for key in keys],
+        # Different keys may share a hash.
+        equal = same(
+            [left[key].take(pa.array(rows)) for key in keys],
+            [right[key].take(pa.array(partners)) for key in keys],
         )
-        left_rows, right_rows = self.with_unmatched(left, *found)
+        left_rows, right_rows = self.with_unmatched(left, rows[equal], partners[equal])
         starts = left[START].to_numpy()[left_rows.to_numpy()]
-        columns = [
-            stamps(starts),
-            stamps(starts + self.size),
-            *self.paired(left, left_rows, right, right_rows),
-        ]
-        return pa.Table.from_arrays(columns, schema=self.output)
+        bounds = stamps(starts), stamps(starts + self.size)
+        joined_rows = self.paired(left, left_rows, right, right_rows, *bounds)
+        return Result(joined_rows, left_late + right_late)
 
 
 def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
-    """The operator of a declared step."""
     window = step.window
     if not isinstance(window, Tumbling | Sliding):
         raise PipelineError(f"joins tumbling and sliding windows, not {window.describe()}")
     require_event_times(left, right)
-    both = sides(left, right, without=named_alike(left, right))
+    both = sides(left, right)
     keys = pa.schema([*both.keys, pa.field(START, pa.int64())])
     tables = tuple(
         StateTable(f"{step.name}.{part}", "buffer", keys, side.values)
         for part, side in zip(("left", "right"), both.each, strict=True)
     )
-    output = joined(*both.each, before=BOUNDS)
+    output = joined(*both.each, *BOUNDS)
     return WindowJoin(both, tables, output, step.how, *lengths(window))

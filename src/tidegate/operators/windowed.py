@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidegate.batch.time import Time
@@ -14,50 +16,42 @@ from tidegate.operators.kit.keys import due_now, numbered, where, written
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid, whole
 from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
-from tidegate.operators.operator import Operator, Result, State, WithinPartitions
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import Result, State
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import START, Sliding, Tumbling
-from tidegate.state.table.table import PROBE, StateTable
-
-_NEVER_YET = -(2**63)
+from tidegate.pipeline.window import START, EventTime, Sliding, Tumbling
+from tidegate.state.table.table import PROBE
 
 
-class WindowAggregate(Operator):
+@dataclass(eq=False)
+class WindowAggregate(Grouping):
     """The aggregates of each key and window.
 
     `append`: once, when the watermark reaches the window's end. `update`: in each batch that touches it.
     A row without event time counts as late.
     """
 
-    def __init__(
-        self, grouping: Grouping, window: Tumbling | Sliding, event_time: EventTime, mode: Mode
-    ) -> None:
-        self.mode = mode
-        self.grouping = grouping
-        self.event_time = event_time
-        self.size, self.every = lengths(window)
-        key = pa.schema([*grouping.keys, pa.field(START, pa.int64())])
-        self.table = StateTable(grouping.name, "value", key, grouping.partials.kept)
-        self.tables = (self.table,)
-        self.output = pa.schema([*grouping.keys, *BOUNDS, *grouping.partials.output])
+    window: Tumbling | Sliding
+    event_time: EventTime
+    mode: Mode
+    within = (PANE,)
 
-    def narrow(self, rows: DataFrame) -> DataFrame:
-        return self.grouping.narrow(rows, **{PANE: pane(self.event_time.micros(), self.every)})
+    def __post_init__(self) -> None:
+        self.size, self.every = lengths(self.window)
+        self.keep(pa.schema([*self.keys, pa.field(START, pa.int64())]), self.partials.kept, BOUNDS)
 
-    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
-        partial = self.grouping.partial(rows, within_partitions, PANE)
+    def narrow(self, rows: DataFrame, *within: Column) -> DataFrame:
+        return super().narrow(rows, pane(self.event_time.micros(), self.every).alias(PANE))
+
+    def shuffled(self, partial: DataFrame) -> DataFrame:
         if self.size == self.every:
-            windows = partial.withColumn(START, F.col(PANE))
-        else:
-            first = F.col(PANE) - (self.size - self.every)
-            starts = F.explode_outer(F.sequence(first, F.col(PANE), F.lit(self.every)))
-            windows = partial.withColumn(START, starts)
-        return self.grouping.shuffled(windows, self.table.keys.names)
+            return super().shuffled(partial.withColumn(START, F.col(PANE)))
+        first = F.col(PANE) - (self.size - self.every)
+        starts = F.explode_outer(F.sequence(first, F.col(PANE), F.lit(self.every)))
+        return super().shuffled(partial.withColumn(START, starts))
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         rows, late = self._timely(rows, time.closed)
-        watermark = _NEVER_YET if time.watermark is None else time.watermark
+        watermark = -(2**63) if time.watermark is None else time.watermark
         open_still = self._ends(rows) > watermark
         if self.mode == "update":
             windows, merged = self._with_state(rows, state)
@@ -65,8 +59,11 @@ class WindowAggregate(Operator):
             return Result(self._finished(windows, merged), late)
         windows, merged = self._with_state(rows.filter(pa.array(open_still)), state)
         self._put(windows, merged, np.ones(windows.num_rows, np.bool_), state)
-        ended = due_now(self.table, state, time)
-        return Result(self._final(ended, rows.filter(pa.array(~open_still))), late)
+        # The windows that end with this batch: those in the state, and those that came and went with it.
+        ended, passed = due_now(self.table, state, time), rows.filter(pa.array(~open_still))
+        windows, number = numbered(self.table, ended, passed)
+        merged = self._merged(ended, passed, np.concatenate(number))
+        return Result(self._finished(windows, merged), late)
 
     def _timely(self, rows: pa.Table, closed: int | None) -> tuple[pa.Table, int]:
         """The rows that are not late, and how many rows of the input were."""
@@ -86,21 +83,13 @@ class WindowAggregate(Operator):
     def _with_state(self, rows: pa.Table, state: State) -> tuple[pa.Table, Columns]:
         """The windows of these rows, and their partials with what the state had."""
         windows, (number,) = numbered(self.table, rows)
-        kept = state.get(self.table, windows) if rows.num_rows else self._nothing()
+        kept = state.get(self.table, windows) if rows.num_rows else self.table.answered.empty_table()
         return windows, self._merged(kept, rows, np.concatenate([numbers(whole(kept[PROBE])), number]))
-
-    def _final(self, ended: pa.Table, rows: pa.Table) -> pa.Table:
-        """The windows that end with this batch: those in the state, and those that came and went with it."""
-        windows, number = numbered(self.table, ended, rows)
-        return self._finished(windows, self._merged(ended, rows, np.concatenate(number)))
 
     def _merged(self, kept: pa.Table, rows: pa.Table, number: NDArray[np.int64]) -> Columns:
         parts, panes = (rank(kept.num_rows, rows, name) for name in (PART, PANE))
         order = ascending(number, parts, panes)
-        return self.grouping.partials.merge(kept, rows, order, Spans.of(number[order]))
-
-    def _nothing(self) -> pa.Table:
-        return self.table.schema.append(pa.field(PROBE, pa.int64())).empty_table()
+        return self.partials.merge(kept, rows, order, Spans.of(number[order]))
 
     def _put(self, windows: pa.Table, merged: Columns, stay: NDArray[np.bool_], state: State) -> None:
         if stay.any():
@@ -108,7 +97,7 @@ class WindowAggregate(Operator):
             state.put(self.table, where(rows, stay))
 
     def _finished(self, windows: pa.Table, merged: Columns) -> pa.Table:
-        key = [whole(windows[name]) for name in self.grouping.keys.names]
+        key = [whole(windows[name]) for name in self.keys.names]
         spans = [stamps(whole(windows[START])), stamps(self._ends(windows))]
-        columns = [*key, *spans, *self.grouping.partials.finish(merged)]
+        columns = [*key, *spans, *self.partials.finish(merged)]
         return pa.Table.from_arrays(columns, schema=self.output)

@@ -15,11 +15,11 @@ _LINE = {"source": "#2f7ec2", "sink": "#2f9e5b", "keyed": "#c9821f", "step": "#8
 def tree(plan: Plan) -> str:
     """One line per step below the pipeline's name; a step with several inputs is drawn below its first."""
     rows: list[tuple[str, str]] = []
-    roots = plan.sources
 
     def walk(step: Step, stem: str, last: bool) -> None:
         others = "".join(f" + {other.name}" for other in step.inputs[1:])
-        rows.append((f"{stem}{'└─ ' if last else '├─ '}{step.name}{others}", _about(step)))
+        about = f"{step.describe()}  [{_line(step)}]".lstrip()
+        rows.append((f"{stem}{'└─ ' if last else '├─ '}{step.name}{others}", about))
         below = plan.consumers(step)
         for number, child in enumerate(below):
             branch, final = stem + ("   " if last else "│  "), number == len(below) - 1
@@ -28,8 +28,8 @@ def tree(plan: Plan) -> str:
             else:
                 rows.append((f"{branch}{'└─ ' if final else '├─ '}→ {child.name}", ""))
 
-    for number, root in enumerate(roots):
-        walk(root, "", number == len(roots) - 1)
+    for root in plan.sources:
+        walk(root, "", root is plan.sources[-1])
     width = max((len(left) for left, _ in rows), default=0)
     return "\n".join([plan.name, *(f"{left:<{width}}  {right}".rstrip() for left, right in rows)])
 
@@ -105,11 +105,6 @@ def _box(step: Step, x: int, y: int) -> str:
         f'<tspan font-weight="400" fill="#8a8a94" dx="8">{escape(_line(step))}</tspan></text>'
         f'<text x="{x + 12}" y="{y + 40}" font-size="12" fill="#444">{escape(short)}</text></g>'
     )
-
-
-def _about(step: Step) -> str:
-    text = step.describe()
-    return f"{text}  [{_line(step)}]" if text else f"[{_line(step)}]"
 
 
 def _line(step: Step) -> str:

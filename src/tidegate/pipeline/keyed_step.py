@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from tidegate.pipeline.agg import AggregateFunction
-from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.step import Mode, Schema, Step
-from tidegate.pipeline.window import Window
+from tidegate.pipeline.window import EventTime, Window
 
 Keys: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs (column on the left, column on the right)."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
 from tidegate.errors import PipelineError, TidegateError, Where
 from tidegate.pipeline.pipeline import Pipeline, RunRequested, declared
+from tidegate.pipeline.where import failing_line
 
 
 def load(target: str) -> Pipeline:
@@ -97,9 +97,4 @@ def _wrong_syntax(error: Exception, path: Path) -> TypeGuard[SyntaxError]:
 def _line_in(path: Path, error: Exception) -> Where:
     if _wrong_syntax(error, path):
         return Where(str(path), error.lineno or 1)
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == path.resolve()
-    ]
-    return Where(str(path), lines[-1] or 1 if lines else 1)
+    return Where(str(path), failing_line(str(path.resolve()), error) or 1)

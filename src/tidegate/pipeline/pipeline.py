@@ -97,6 +97,8 @@ class Pipeline:
         """The pipeline as a picture (HTML with inline SVG)."""
         return drawing.html(Plan(self.name, self.steps))
 
+    _repr_html_ = to_html
+
     def _declare(self, kind: type[S], inputs: tuple[Step, ...], name: str | None = None, **fields: Any) -> S:
         self._numbers[kind.kind] += 1
         given = name or f"{kind.kind}-{self._numbers[kind.kind]}"
@@ -114,6 +116,3 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.name!r}, {len(self._steps)} steps)"
-
-    def _repr_html_(self) -> str:
-        return self.to_html()

@@ -44,17 +44,13 @@ class Plan:
             last = self.steps[-1]
             raise last.error("has no sink after it, so its rows go nowhere; end the stream with .sink(...)")
         for step in self.steps:
-            self._check_ends_in_sink(step)
+            if not step.may_go_nowhere and not self.consumers(step):
+                raise step.error("goes nowhere; end the stream with .sink(...) or remove the step")
             self._check_event_time(step)
             self._check_final_rows(step)
         self._check_grace()
         self._check_one_writer_per_place()
         self._check_no_cycle()
-
-    def _check_ends_in_sink(self, step: Step) -> None:
-        if step.may_go_nowhere or self.consumers(step):
-            return
-        raise step.error("goes nowhere; end the stream with .sink(...) or remove the step")
 
     def _check_event_time(self, step: Step) -> None:
         if not step.needs_time:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from tidegate.errors import PipelineError, Where
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import Window
+from tidegate.pipeline.window import EventTime, Window
 from tidegate.sinks.sink import Sink
 from tidegate.sources.source import Source
 
@@ -77,7 +76,7 @@ class Step:
     @property
     def before_key(self) -> Step:
         """The step that makes its rows: itself, or the one before `key_by`."""
-        return self
+        return self.inputs[0].before_key if self.key else self
 
     @property
     def fallible(self) -> bool:
@@ -252,10 +251,6 @@ class KeyBy(Step):
     def key(self) -> tuple[str, ...]:
         return self.columns
 
-    @property
-    def before_key(self) -> Step:
-        return self.inputs[0].before_key
-
     def describe(self) -> str:
         return ", ".join(self.columns)
 
@@ -265,7 +260,6 @@ class Late(Step):
     """The rows of one input of the windowed step `of` that came after their window was closed."""
 
     of: Step
-    side: Literal["left", "right"]
     kind = "late"
     streams = False
 

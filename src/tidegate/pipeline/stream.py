@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeGuard
 
-from tidegate.errors import DurationError
 from tidegate.pipeline import keyed_step as keyed
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.keyed_step import Keys
 from tidegate.pipeline.step import ArrowFunction, Expression, Mode, Schema, Step
 from tidegate.pipeline.where import refused
-from tidegate.pipeline.window import Window
+from tidegate.pipeline.window import Window, length
 from tidegate.sinks.sink import Sink
-from tidegate.units import seconds
 
 if TYPE_CHECKING:
     from tidegate.pipeline.pipeline import Pipeline
@@ -33,24 +31,15 @@ class _Declared:
         """Declare a step of this kind; the stream after it."""
         for other in others:
             if not isinstance(other, _Declared):
-                self._refuse(kind, f"takes streams, not {type(other).__name__}")
+                raise refused(f"takes streams, not {type(other).__name__}", step=kind.kind)
             if other.pipeline is not self.pipeline:
-                self._refuse(
-                    kind,
+                raise refused(
                     f"joins streams of two pipelines, {self.pipeline.name!r} and {other.pipeline.name!r}; "
                     "declare both sources in one",
+                    step=kind.kind,
                 )
         inputs = (self.step, *(other.step for other in others))
         return Stream(self.pipeline, self.pipeline._declare(kind, inputs, name, **fields))
-
-    def _refuse(self, kind: type[Step], problem: str) -> NoReturn:
-        raise refused(problem, step=kind.kind)
-
-    def _length(self, kind: type[Step], text: str) -> float:
-        try:
-            return seconds(text)
-        except DurationError as error:
-            self._refuse(kind, str(error))
 
 
 class Stream(_Declared):
@@ -59,7 +48,7 @@ class Stream(_Declared):
     def select(self, *columns: Expression, **named: Expression) -> Stream:
         """Keep just these columns: `select("id", celsius="value")`."""
         if not columns and not named:
-            self._refuse(steps.Select, "keeps no column; name at least one")
+            raise refused("keeps no column; name at least one", step="select")
         return self._then(steps.Select, columns=columns, named=named)
 
     def filter(self, condition: Expression) -> Stream:
@@ -77,7 +66,7 @@ class Stream(_Declared):
     def union(self, *others: Stream) -> Stream:
         """All rows of this and the other streams; columns are matched by name."""
         if not others:
-            self._refuse(steps.Union, "needs another stream")
+            raise refused("needs another stream", step="union")
         return self._then(steps.Union, *others)
 
     def flat_map(self, name: str, array: Expression) -> Stream:
@@ -87,7 +76,7 @@ class Stream(_Declared):
     def branch(self, *conditions: Expression) -> tuple[Stream, ...]:
         """Part the stream: one stream per condition, a row goes to the first that is true; the rest last."""
         if not conditions:
-            self._refuse(steps.Branch, "needs a condition")
+            raise refused("needs a condition", step="branch")
         return tuple(
             self._then(steps.Branch, conditions=conditions, index=index)
             for index in range(len(conditions) + 1)
@@ -100,13 +89,15 @@ class Stream(_Declared):
         pyarrow schema; they are cast to it. The function must be deterministic: a batch may run twice.
         """
         if not callable(function):
-            self._refuse(steps.MapArrow, f"needs a function, not {type(function).__name__}")
+            raise refused(f"needs a function, not {type(function).__name__}", step="map_arrow")
         return self._then(steps.MapArrow, function=function, schema=schema)
 
     def key_by(self, *columns: str) -> KeyedStream:
         """Give the rows a key: steps with state follow."""
         if not columns:
-            self._refuse(steps.KeyBy, "needs a column; a stateful step without a key cannot be distributed")
+            raise refused(
+                "needs a column; a stateful step without a key cannot be distributed", step="key_by"
+            )
         return KeyedStream(self.pipeline, self._then(steps.KeyBy, columns=columns).step)
 
     def window_join(
@@ -124,11 +115,11 @@ class Stream(_Declared):
         `KeyedStream.named`.
         """
         if window is None:
-            self._refuse(
-                keyed.WindowJoin,
+            raise refused(
                 "has no window, so its state would grow without bound; pass window=tg.tumbling('4 seconds')",
+                step="window_join",
             )
-        keys = self._keys(keyed.WindowJoin, on, how)
+        keys = _keys("window_join", on, how)
         return self._then(keyed.WindowJoin, other, name=name, on=keys, window=window, how=how)
 
     def interval_join(
@@ -142,9 +133,8 @@ class Stream(_Declared):
         name: str | None = None,
     ) -> Stream:
         """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
-        reach = {"before": self._length(keyed.IntervalJoin, before)}
-        reach["after"] = self._length(keyed.IntervalJoin, after)
-        keys = self._keys(keyed.IntervalJoin, on, how)
+        reach = {"before": length(before, "interval_join"), "after": length(after, "interval_join")}
+        keys = _keys("interval_join", on, how)
         return self._then(keyed.IntervalJoin, other, name=name, on=keys, how=how, **reach)
 
     def broadcast_join(self, rules: KeyedStream, *, condition: str, name: str | None = None) -> Stream:
@@ -158,32 +148,17 @@ class Stream(_Declared):
         """
         of = self.step
         if of.windows is None:
-            self._refuse(steps.Late, f"{of.name} has no windows, so no row comes too late for it")
+            raise refused(f"{of.name} has no windows, so no row comes too late for it", step="late")
         if side not in ("left", "right")[: len(of.inputs)]:
-            self._refuse(steps.Late, f"{of.name} has no input on the side {side!r}")
+            raise refused(f"{of.name} has no input on the side {side!r}", step="late")
         above = of.inputs[0 if side == "left" else 1].before_key
-        return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of, side=side))
+        return Stream(self.pipeline, self.pipeline._declare(steps.Late, (above,), of=of))
 
     def sink(self, sink: Sink) -> None:
         """End the stream: its rows go there. A stream may have several sinks."""
         if not isinstance(sink, Sink):
-            self._refuse(steps.SinkStep, f"takes a sink such as tg.sinks.Files(...), not {sink!r}")
+            raise refused(f"takes a sink such as tg.sinks.Files(...), not {sink!r}", step="sink")
         self._then(steps.SinkStep, sink=sink)
-
-    def _keys(self, kind: type[Step], on: On, how: str) -> Keys:
-        """The keys of a join, checked as `how` is."""
-        if how not in ("inner", "left"):
-            self._refuse(kind, f"how={how!r} is not one of 'inner', 'left'")
-        listed: Sequence[object] = [on] if isinstance(on, str) or _is_pair(on) else list(on)
-        keys = []
-        for key in listed:
-            pair = (key, key) if isinstance(key, str) else key
-            if not _is_pair(pair):
-                self._refuse(kind, f"on={on!r} is neither a column, a pair of columns nor a list of those")
-            keys.append(pair)
-        if not keys:
-            self._refuse(kind, "on= names no column")
-        return tuple(keys)
 
     def __getattr__(self, name: str) -> NoReturn:
         if not name.startswith("_") and hasattr(KeyedStream, name):
@@ -228,13 +203,13 @@ class KeyedStream(_Declared):
 
     def deduplicate(self, *, within: str | None = None) -> Stream:
         """The first row of each key; with `within`, the first in that much event time."""
-        length = None if within is None else self._length(keyed.Deduplicate, within)
-        return self._then(keyed.Deduplicate, within=length)
+        span = None if within is None else length(within, "deduplicate")
+        return self._then(keyed.Deduplicate, within=span)
 
     def top_n(self, n: int, *, by: str) -> Stream:
         """The n rows of each key with the largest `by`."""
         if n < 1:
-            self._refuse(keyed.TopN, f"n={n} must be at least 1")
+            raise refused(f"n={n} must be at least 1", step="top_n")
         return self._then(keyed.TopN, n=n, by=by)
 
     def process(self, function: Callable[..., Any], *, state_schema: Schema, output_schema: Schema) -> Stream:
@@ -247,7 +222,7 @@ class KeyedStream(_Declared):
         function must be deterministic: a batch may run twice.
         """
         if not callable(function):
-            self._refuse(keyed.Process, f"needs a function, not {type(function).__name__}")
+            raise refused(f"needs a function, not {type(function).__name__}", step="process")
         return self._then(
             keyed.Process, function=function, state_schema=state_schema, output_schema=output_schema
         )
@@ -256,12 +231,12 @@ class KeyedStream(_Declared):
         self, aggregates: dict[str, AggregateFunction], window: Window | None, mode: Mode
     ) -> Stream:
         if not aggregates:
-            self._refuse(keyed.Aggregate, "names no aggregate; write e.g. aggregate(n=tg.agg.count())")
+            raise refused("names no aggregate; write e.g. aggregate(n=tg.agg.count())", step="aggregate")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, AggregateFunction):
-                self._refuse(
-                    keyed.Aggregate,
+                raise refused(
                     f"{name}={aggregate!r} is not an aggregate; use one of tg.agg, e.g. tg.agg.sum('value')",
+                    step="aggregate",
                 )
         return self._then(keyed.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
 
@@ -281,6 +256,22 @@ class WindowedStream:
     def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Aggregates per key and window."""
         return self._stream._aggregate(aggregates, self._window, self._emit)
+
+
+def _keys(step: str, on: On, how: str) -> Keys:
+    """The keys of a join, checked as `how` is."""
+    if how not in ("inner", "left"):
+        raise refused(f"how={how!r} is not one of 'inner', 'left'", step=step)
+    keys = []
+    for key in [on] if isinstance(on, str) or _is_pair(on) else on:
+        pair = (key, key) if isinstance(key, str) else key
+        if not _is_pair(pair):
+            problem = f"on={on!r} is neither a column, a pair of columns nor a list of those"
+            raise refused(problem, step=step)
+        keys.append(pair)
+    if not keys:
+        raise refused("on= names no column", step=step)
+    return tuple(keys)
 
 
 def _is_pair(on: object) -> TypeGuard[tuple[str, str]]:

@@ -1,8 +1,9 @@
-"""The line of the user's file that is calling."""
+"""The line of the user's file that is calling, or that fails."""
 
 from __future__ import annotations
 
 import sys
+import traceback
 from pathlib import Path
 
 from tidegate.errors import PipelineError, Where
@@ -22,6 +23,12 @@ def caller() -> Where:
     except ValueError:
         shown = str(path)
     return Where(shown, frame.f_lineno)
+
+
+def failing_line(file: str, error: BaseException) -> int | None:
+    """The last line of a file that an error passed through; None when there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
 
 
 def refused(problem: str, *, step: str) -> PipelineError:

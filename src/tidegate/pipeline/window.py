@@ -1,17 +1,36 @@
-"""Windows of event time."""
+"""Event time, and windows of it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tidegate.errors import DurationError
-from tidegate.pipeline.event_time import EventTime
 from tidegate.pipeline.where import refused
 from tidegate.units import seconds
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 START, END = "window_start", "window_end"
 """The columns that a step with windows adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTime:
+    """Where the rows of a stream carry their event time: a timestamp column, and what to add to it."""
+
+    column: str
+    shift: int = 0
+    """Microseconds: a window happened just before its end."""
+
+    def micros(self, prefix: str = "") -> Column:
+        """The event time in microseconds since 1970, as bigint. `prefix` is put before the column's name."""
+        from pyspark.sql import functions as F
+
+        micros = F.unix_micros(F.col(f"{prefix}`{self.column}`"))
+        return micros + self.shift if self.shift else micros
 
 
 class Window(ABC):
@@ -97,11 +116,16 @@ def session(gap: str) -> Session:
     return Session(_length(gap, "session window"))
 
 
-def _length(text: str, step: str) -> float:
+def length(text: str, step: str) -> float:
+    """Seconds; raises a PipelineError where the text is no duration."""
     try:
-        length = seconds(text)
+        return seconds(text)
     except DurationError as error:
         raise refused(str(error), step=step) from None
-    if length <= 0:
+
+
+def _length(text: str, step: str) -> float:
+    found = length(text, step)
+    if found <= 0:
         raise refused(f"{text!r} is not a length: it must exceed zero", step=step)
-    return length
+    return found

@@ -1,21 +1,17 @@
-"""Keyed steps on Spark: which operator a step is, and its shuffle by the route."""
+"""Keyed steps on Spark: the shuffle of their rows by the route."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
-from importlib import import_module
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidegate.operators.kit.input import Input
+from tidegate.operators.kit.user_function import spark_schema
 from tidegate.operators.operator import Operator
-from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.rescale.route import Route
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
@@ -24,23 +20,10 @@ from tidegate.state.task.assignment import Assignment
 from tidegate.translation.task import PARTITION, task
 
 
-def operator_of(step: KeyedStep, inputs: Sequence[Input]) -> Operator:
-    """The operator of a keyed step. Raises a PipelineError when it cannot work on such columns."""
-    operator: Operator = import_module(step.operator).from_step(step, *inputs)
-    return operator
-
-
-def spark_schema(operator: Operator) -> StructType:
-    """The columns that leave an operator, as Spark knows them."""
-    schema = from_arrow_schema(operator.output)
-    assert isinstance(schema, StructType)
-    return schema
-
-
 def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     """Only analysed, never run: the rows that its tasks get, and those that leave the step."""
     arranged = operator.arrange(operator.narrow(rows), lambda frame: frame)
-    return arranged, operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator)))
+    return arranged, operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator.output)))
 
 
 def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:
@@ -60,7 +43,7 @@ def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, mark
         *(f"c{place}" for place in range(len(columns)))
     )
     run = task(operator, assignment, columns, marked=marked)
-    return operator.finish(placed.mapInArrow(run, spark_schema(operator)))
+    return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
 
 
 _known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()

@@ -23,15 +23,22 @@ def readable(step: Step, frame: DataFrame) -> DataFrame:
 
 def observed(step: SourceStep, load: Callable[[], DataFrame]) -> DataFrame:
     """See what enters; the early quantiles of event time become the late ones of latency."""
-    frame = load()
-    _check_event_time(step, frame)
+    frame, event_time = load(), step.source.event_time
+    if event_time is not None:
+        if event_time not in frame.columns:
+            raise PipelineError(f"event_time={event_time!r} is not among its columns {frame.columns}")
+        kind = frame.schema[event_time].dataType
+        if not isinstance(kind, TimestampType):
+            raise PipelineError(
+                f"event_time={event_time!r} is a {kind.simpleString()}; it must be a timestamp"
+            )
     if step.source.countable:
         return frame
     measures = [F.count(F.lit(1)).alias("rows")]
     if step.source.fallible:
         measures.append(F.count(REASON).alias("unreadable"))
-    if step.source.event_time is not None:
-        micros = F.unix_micros(F.col(step.source.event_time))
+    if event_time is not None:
+        micros = F.unix_micros(F.col(event_time))
         measures.append(F.max(micros).alias("newest"))
         measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
     return frame.observe(step.name, *measures)
@@ -44,14 +51,3 @@ def seen(step: SourceStep, start: Any, end: Any, observed: Mapping[str, Mapping[
     found = observed.get(step.name, {})
     oldest, middle = found.get("quantiles") or (None, None)
     return Seen(found.get("rows") or 0, found.get("unreadable") or 0, found.get("newest"), oldest, middle)
-
-
-def _check_event_time(step: SourceStep, frame: DataFrame) -> None:
-    name = step.source.event_time
-    if name is None:
-        return
-    if name not in frame.columns:
-        raise PipelineError(f"event_time={name!r} is not among its columns {frame.columns}")
-    kind = frame.schema[name].dataType
-    if not isinstance(kind, TimestampType):
-        raise PipelineError(f"event_time={name!r} is a {kind.simpleString()}; it must be a timestamp")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import singledispatch
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -16,72 +16,45 @@ from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Expression, Step
 
 
-@singledispatch
 def apply(step: Step, inputs: list[DataFrame]) -> DataFrame:
     """The rows that leave a step without state."""
+    frame = inputs[0]
+    match step:
+        case steps.KeyBy() | steps.Late():
+            return frame
+        case steps.Select():
+            plain = [frame[c] if c == "*" else _column(frame, c) for c in step.columns]
+            named = (_column(frame, value).alias(name) for name, value in step.named.items())
+            return frame.select(*plain, *named)
+        case steps.Filter():
+            return frame.where(_column(frame, step.condition))
+        case steps.WithColumn():
+            return frame.withColumn(step.column, _column(frame, step.value))
+        case steps.Drop():
+            for column in step.columns:
+                if column not in frame.columns:
+                    raise PipelineError(f"there is no column {column!r} to drop among {frame.columns}")
+            return frame.drop(*step.columns)
+        case steps.Union():
+            return reduce(DataFrame.unionByName, inputs)
+        case steps.FlatMap():
+            return frame.withColumn(step.column, F.explode(_column(frame, step.array)))
+        case steps.Branch():
+            return _branch(step, frame)
+        case steps.MapArrow():
+            schema = spark_schema(step.schema)
+            place = f"{step.name} (declared at {step.where})"
+            run = _conforming(step.function, to_arrow_schema(schema, timezone="UTC"), place)
+            return frame.mapInArrow(run, schema)
     raise NotImplementedError(step.kind)
 
 
-@apply.register
-def _(step: steps.KeyBy | steps.Late, inputs: list[DataFrame]) -> DataFrame:
-    return inputs[0]
-
-
-@apply.register
-def _(step: steps.Select, inputs: list[DataFrame]) -> DataFrame:
-    frame = inputs[0]
-    plain = [frame[c] if c == "*" else _column(frame, c) for c in step.columns]
-    return frame.select(*plain, *(_column(frame, value).alias(name) for name, value in step.named.items()))
-
-
-@apply.register
-def _(step: steps.Filter, inputs: list[DataFrame]) -> DataFrame:
-    return inputs[0].where(_column(inputs[0], step.condition))
-
-
-@apply.register
-def _(step: steps.WithColumn, inputs: list[DataFrame]) -> DataFrame:
-    return inputs[0].withColumn(step.column, _column(inputs[0], step.value))
-
-
-@apply.register
-def _(step: steps.Drop, inputs: list[DataFrame]) -> DataFrame:
-    for column in step.columns:
-        if column not in inputs[0].columns:
-            raise PipelineError(f"there is no column {column!r} to drop among {inputs[0].columns}")
-    return inputs[0].drop(*step.columns)
-
-
-@apply.register
-def _(step: steps.Union, inputs: list[DataFrame]) -> DataFrame:
-    frame = inputs[0]
-    for other in inputs[1:]:
-        frame = frame.unionByName(other)
-    return frame
-
-
-@apply.register
-def _(step: steps.FlatMap, inputs: list[DataFrame]) -> DataFrame:
-    return inputs[0].withColumn(step.column, F.explode(_column(inputs[0], step.array)))
-
-
-@apply.register
-def _(step: steps.Branch, inputs: list[DataFrame]) -> DataFrame:
-    frame = inputs[0]
+def _branch(step: steps.Branch, frame: DataFrame) -> DataFrame:
     # A condition that is null is not true, so it must not hide the row from the branches after it.
     chosen = [F.coalesce(_column(frame, condition), F.lit(False)) for condition in step.conditions]
     for earlier in chosen[: step.index]:
         frame = frame.where(~earlier)
     return frame if step.index == len(chosen) else frame.where(chosen[step.index])
-
-
-@apply.register
-def _(step: steps.MapArrow, inputs: list[DataFrame]) -> DataFrame:
-    schema = spark_schema(step.schema)
-    place = f"{step.name} (declared at {step.where})"
-    return inputs[0].mapInArrow(
-        _conforming(step.function, to_arrow_schema(schema, timezone="UTC"), place), schema
-    )
 
 
 def _conforming(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
+from importlib import import_module
+from typing import TypeVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -12,13 +14,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.operators.kit.input import Input
 from tidegate.operators.kit.windows import late
-from tidegate.operators.operator import LEFT, RIGHT, SIDE, Operator
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
 from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
 from tidegate.pipeline.step import Late, SinkStep, SourceStep, Step
+from tidegate.pipeline.window import EventTime
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON
 from tidegate.spark import row_size
@@ -36,9 +37,10 @@ from tidegate.translation.handover import (
     paired,
     reads,
 )
-from tidegate.translation.keyed import applied, operator_of, probed
+from tidegate.translation.keyed import applied, probed
 from tidegate.translation.observation import observed, readable
-from tidegate.translation.tagged import tagged
+
+T = TypeVar("T")
 
 _TAG = "_tidegate_stream"
 
@@ -107,18 +109,18 @@ class Translation:
         schemas = [*self._for_python, *(frame.schema for frame in frames)]
         return row_size.settings(self._spark, schemas, frames)
 
-    def check(self, writers: Mapping[SinkStep, SinkWriter]) -> None:
+    def check(self, writers: Mapping[SinkStep | SourceStep, SinkWriter]) -> None:
         """Raise a PipelineError for the first sink that cannot take the columns it is to get."""
-        for step, writer in writers.items():
+        for step in self._plan.sinks:
             frame = readable(step.inputs[0], self._probe[step.inputs[0]])
-            _checked(step, partial(_passing, writer, frame))
+            _checked(step, partial(writers[step].check, frame))
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame whose batches `outputs` takes."""
         frames = [self._frames[step] for step in self._handover]
         if len(frames) == 1:
             return frames[0]
-        return tagged(frames, _TAG, [_row(tag) for tag in range(len(frames))])
+        return _tagged(frames, _TAG, [_row(tag) for tag in range(len(frames))])
 
     @contextmanager
     def outputs(self, batch: DataFrame, assignment: Assignment | None) -> Iterator[dict[SinkStep, DataFrame]]:
@@ -139,13 +141,18 @@ class Translation:
             for frame in kept:
                 frame.unpersist()
 
-    def unreadable(self, batch: DataFrame) -> dict[SourceStep, DataFrame]:
-        """The rows of a batch that could not be read, as (reason, raw), for each fallible source."""
+    def unreadable(self, batch: DataFrame, batch_id: int) -> dict[SourceStep, DataFrame]:
+        """The records of a batch that could not be read, for each fallible source, as dead letters."""
         frames = self._handed_over(batch)
         return {
             step: frames[step]
             .where(f"{REASON} is not null")
-            .select(F.col(REASON).alias("reason"), F.col(RAW).alias("raw"))
+            .selectExpr(
+                f"{batch_id} as batch_id",
+                f"'{step.name}' as source",
+                f"{REASON} as reason",
+                f"{RAW} as raw",
+            )
             for step in self._plan.sources
             if step.source.fallible
         }
@@ -155,12 +162,9 @@ class Translation:
         if step not in self._probe:
             self._probe[step] = _checked(step, partial(self._probed, step))
         schema = readable(step, self._probe[step]).schema
+        times = [field.name for field in schema if isinstance(field.dataType, TimestampType)]
         found = step.event_time(self._event_times)
-        if found is not None and found.column in schema.names:
-            is_time = isinstance(schema[found.column].dataType, TimestampType)
-            self._event_times[step] = found if is_time else None
-        else:
-            self._event_times[step] = None
+        self._event_times[step] = found if found is not None and found.column in times else None
 
     def _probed(self, step: Step) -> DataFrame:
         frames = [readable(above, self._probe[above]) for above in step.inputs]
@@ -172,7 +176,8 @@ class Translation:
             Input(frame.schema, step.keys(side), self._event_times[above], self._groups)
             for side, (above, frame) in enumerate(zip(step.inputs, frames, strict=True))
         ]
-        operator = self.operators[step] = operator_of(step, inputs)
+        operator: Operator = import_module(step.operator).from_step(step, *inputs)
+        self.operators[step] = operator
         arranged, left = probed(operator, _one_frame(frames))
         self._for_python.append(arranged.schema)
         return left
@@ -229,15 +234,33 @@ class Translation:
 
 def _one_frame(inputs: list[DataFrame]) -> DataFrame:
     """The inputs of an operator as it takes them."""
-    return inputs[0] if len(inputs) == 1 else tagged(inputs, SIDE, (LEFT, RIGHT))
+    return inputs[0] if len(inputs) == 1 else _tagged(inputs, SIDE, (LEFT, RIGHT))
+
+
+def _tagged(frames: Sequence[DataFrame], tag: str, rows: Sequence[str]) -> DataFrame:
+    """Several frames as one: each row holds in `tag` the number of its frame, and in the column that `rows`
+    names for that frame a struct of its columns; those of the others are null."""
+    return reduce(
+        DataFrame.union,
+        (
+            frame.select(
+                F.lit(number).alias(tag),
+                *(
+                    (F.struct("*") if other == number else F.lit(None).cast(frames[other].schema)).alias(name)
+                    for other, name in enumerate(rows)
+                ),
+            )
+            for number, frame in enumerate(frames)
+        ),
+    )
 
 
 def _row(tag: int) -> str:
     return f"_tidegate_row_{tag}"
 
 
-def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
-    """Build a DataFrame; what Spark finds wrong with it is told with the step and its line."""
+def _checked(step: Step, build: Callable[[], T]) -> T:
+    """Build a DataFrame, or check one; what Spark finds wrong is told with the step and its line."""
     try:
         return build()
     except PipelineError as error:
@@ -246,8 +269,3 @@ def _checked(step: Step, build: Callable[[], DataFrame]) -> DataFrame:
         raise step.error(reason(error)) from None
     except Exception as error:
         raise step.error(f"{type(error).__name__}: {error}") from error
-
-
-def _passing(writer: SinkWriter, frame: DataFrame) -> DataFrame:
-    writer.check(frame)
-    return frame

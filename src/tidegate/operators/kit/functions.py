@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +12,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.partials import Columns, Partial
-from tidegate.operators.kit.spans import Numbers, Spans, column, is_fixed, numbers, valid
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.kit.partials import Partial
+from tidegate.operators.kit.spans import Numbers, Spans, column, numbers, valid
+from tidegate.pipeline.window import EventTime
 
 _COUNT, _REAL = pa.int64(), pa.float64()
 
@@ -22,15 +23,13 @@ _COUNT, _REAL = pa.int64(), pa.float64()
 class Count(Partial):
     """Number of rows."""
 
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return (self._field("count", _COUNT),)
+    parts = {"count": _COUNT}
 
     def sql(self) -> list[Column]:
         return [F.count(F.lit(1))]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        return [column(_added(columns[f"{self.name}.count"], spans), _COUNT)]
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        return [column(_added(columns[0], spans), _COUNT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +37,23 @@ class Sum(Partial):
     """Sum of the values that are not null, null when there are none; as bigint, double or decimal."""
 
     of: str
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return (self._field("sum", self.output),)
+    parts = {"sum": None}
 
     def sql(self) -> list[Column]:
         return [F.sum(named(self.of))]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        values = columns[f"{self.name}.sum"]
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        (values,) = columns
         if pa.types.is_decimal(self.output):
-            return [self._decimals(values, spans)]
-        known, total = spans.any(valid(values)), _added(values, spans)
+            about = _added(values.cast(_REAL), spans)
+            self._refuse(np.abs(about) >= 10.0 ** (self.output.precision - self.output.scale))
+            return [spans.fold("sum", values).cast(self.output)]
+        known, total = spans.reduce(np.logical_or, valid(values)), _added(values, spans)
         if pa.types.is_integer(self.output):
             # A sum that wrapped around is off by 2**64, far more than the rounding of the other one.
             about = spans.reduce(np.add, numbers(values).astype(np.float64))
             self._refuse(np.abs(total.astype(np.float64) - about) > 2.0**62)
         return [column(total, self.output, known)]
-
-    def _decimals(self, values: pa.Array, spans: Spans) -> pa.Array:
-        about = _added(values.cast(_REAL), spans)
-        self._refuse(np.abs(about) >= 10.0 ** (self.output.precision - self.output.scale))
-        return spans.fold("sum", values).cast(self.output)
 
     def _refuse(self, beyond: Numbers) -> None:
         if beyond.any():
@@ -79,33 +72,24 @@ class Extreme(Partial):
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        return (self._field(self._part, self.output),)
-
-    @property
-    def _part(self) -> str:
-        return "max" if self.largest else "min"
+        return (self._field("max" if self.largest else "min", self.output),)
 
     def sql(self) -> list[Column]:
         return [F.max(named(self.of)) if self.largest else F.min(named(self.of))]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        values = columns[f"{self.name}.{self._part}"]
-        if not is_fixed(self.output):
-            return [spans.fold(self._part, values)]
-        known = spans.any(valid(values))
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        (values,) = columns
+        if not pa.types.is_primitive(self.output):
+            return [spans.fold("max" if self.largest else "min", values)]
+        function: np.ufunc
         if pa.types.is_floating(self.output):
             # fmin passes over NaN, which stands for null too.
             function, null = (np.maximum, -np.inf) if self.largest else (np.fmin, np.nan)
-            found = spans.reduce(function, numbers(values, null))
         else:
-            found = self._of_integers(values, spans)
-        return [column(found, self.output, known)]
-
-    def _of_integers(self, values: pa.Array, spans: Spans) -> Numbers:
-        limits = np.iinfo(numbers(values[:0]).dtype)
-        if self.largest:
-            return spans.reduce(np.maximum, numbers(values, int(limits.min)))
-        return spans.reduce(np.minimum, numbers(values, int(limits.max)))
+            limits = np.iinfo(numbers(values[:0]).dtype)
+            function, null = (np.maximum, limits.min) if self.largest else (np.minimum, limits.max)
+        found = spans.reduce(function, numbers(values, null))
+        return [column(found, self.output, spans.reduce(np.logical_or, valid(values)))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,21 +97,18 @@ class Mean(Partial):
     """Arithmetic mean, as double."""
 
     of: str
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return self._field("count", _COUNT), self._field("sum", _REAL)
+    parts = {"count": _COUNT, "sum": _REAL}
 
     def sql(self) -> list[Column]:
         value = named(self.of).cast("double")
         return [F.count(value), F.sum(value)]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        count = _added(columns[f"{self.name}.count"], spans)
-        return [column(count, _COUNT), column(_added(columns[f"{self.name}.sum"], spans), _REAL, count > 0)]
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        count, total = (_added(part, spans) for part in columns)
+        return [column(count, _COUNT), column(total, _REAL, count > 0)]
 
-    def finish(self, columns: Columns) -> pa.Array:
-        count, total = (numbers(columns[f"{self.name}.{part}"]) for part in ("count", "sum"))
+    def finish(self, columns: Sequence[pa.Array]) -> pa.Array:
+        count, total = map(numbers, columns)
         return column(total / np.maximum(count, 1), _REAL, count > 0)
 
 
@@ -136,18 +117,15 @@ class Variance(Partial):
     """Sample variance, as double; null for fewer than two values."""
 
     of: str
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return self._field("count", _COUNT), self._field("mean", _REAL), self._field("m2", _REAL)
+    parts = {"count": _COUNT, "mean": _REAL, "m2": _REAL}
 
     def sql(self) -> list[Column]:
         value = named(self.of).cast("double")
         return [F.count(value), F.avg(value), F.var_pop(value) * F.count(value)]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
         """Chan, Golub and LeVeque's formula for any number of parts at once."""
-        count, mean, m2 = (numbers(columns[f"{self.name}.{part}"]) for part in ("count", "mean", "m2"))
+        count, mean, m2 = map(numbers, columns)
         total = spans.reduce(np.add, count)
         if not spans.single:
             with np.errstate(all="ignore"):
@@ -157,8 +135,8 @@ class Variance(Partial):
         known = total > 0
         return [column(total, _COUNT), column(mean, _REAL, known), column(m2, _REAL, known)]
 
-    def finish(self, columns: Columns) -> pa.Array:
-        count, m2 = (numbers(columns[f"{self.name}.{part}"]) for part in ("count", "m2"))
+    def finish(self, columns: Sequence[pa.Array]) -> pa.Array:
+        count, _, m2 = map(numbers, columns)
         return column(m2 / np.maximum(count - 1, 1), _REAL, count > 1)
 
 
@@ -172,10 +150,7 @@ class Edge(Partial):
     of: str
     time: EventTime
     latest: bool
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return self._field("time", _COUNT), self._field("value", self.output)
+    parts = {"time": _COUNT, "value": None}
 
     def sql(self) -> list[Column]:
         time = self.time.micros()
@@ -183,8 +158,8 @@ class Edge(Partial):
         edge = F.max(event) if self.latest else F.min(event)
         return [edge.getField("time"), edge.getField("value")]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        times, values = columns[f"{self.name}.time"], columns[f"{self.name}.value"]
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        times, values = columns
         if spans.single:
             return [times, values]
         limits = np.iinfo(np.int64)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -12,42 +13,48 @@ from pyspark.sql import functions as F
 
 from tidegate.operators.kit.hashing import hashed, normal
 from tidegate.operators.kit.partials import PART, Partials
-from tidegate.operators.operator import WithinPartitions
-from tidegate.state.table.table import DUE, GONE, HASH, PROBE
+from tidegate.operators.operator import Operator, WithinPartitions
+from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
 
 ROWS, PANE, TIME = "_rows", "_pane", "_time"
 RESERVED = frozenset({HASH, DUE, GONE, PROBE, PART, ROWS, PANE, TIME})
 """Names that arranged rows and state use themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """An aggregate as declared, checked."""
+@dataclass(eq=False)
+class Grouping(Operator):
+    """Rows are aggregated within their Spark partition first, then in the task."""
 
     name: str
     keys: pa.Schema
     columns: tuple[str, ...]
     """The other columns of the input that are read."""
     partials: Partials
+    within: ClassVar[tuple[str, ...]] = ()
+    """What rows are aggregated by before the shuffle, besides their key."""
 
-    def narrow(self, rows: DataFrame, **within: Column) -> DataFrame:
-        """The keys, the columns that are read, and the columns `within`."""
+    def __post_init__(self) -> None:
+        self.keep(self.keys, self.partials.kept)
+
+    def keep(self, key: pa.Schema, values: pa.Schema, before: Iterable[pa.Field] = ()) -> None:
+        """State with these columns; in the output, `before` comes between the key and the aggregates."""
+        self.table = StateTable(self.name, "value", key, values)
+        self.tables = (self.table,)
+        self.output = pa.schema([*self.keys, *before, *self.partials.output])
+
+    def narrow(self, rows: DataFrame, *within: Column) -> DataFrame:
         chosen = [normal(rows, key) for key in self.keys.names]
-        chosen += [F.col(f"`{name}`") for name in self.columns]
-        return rows.select(*chosen, *(column.alias(name) for name, column in within.items()))
+        return rows.select(*chosen, *(F.col(f"`{name}`") for name in self.columns), *within)
 
-    def partial(self, rows: DataFrame, within_partitions: WithinPartitions, *within: str) -> DataFrame:
-        """The partials of each partition per key, and per value of the columns `within`.
+    def arrange(self, rows: DataFrame, within_partitions: WithinPartitions) -> DataFrame:
+        by = [f"`{name}`" for name in (*self.keys.names, *self.within)]
+        # So that late rows can be counted.
+        counted = [F.expr(f"count(1) as {ROWS}")] if self.within else []
+        return self.shuffled(within_partitions(rows).groupBy(*by).agg(*_sql(self.partials), *counted))
 
-        If there are such columns, also the number of rows, so that late ones can be counted.
-        """
-        by = [f"`{name}`" for name in (*self.keys.names, *within)]
-        counted = [F.expr(f"count(1) as {ROWS}")] if within else []
-        return within_partitions(rows).groupBy(*by).agg(*_sql(self.partials), *counted)
-
-    def shuffled(self, rows: DataFrame, key: Sequence[str]) -> DataFrame:
+    def shuffled(self, partial: DataFrame) -> DataFrame:
         """With the columns that spread the rows and give them an order."""
-        return rows.select("*", *_shuffled(tuple(key)))
+        return partial.select("*", *_shuffled(tuple(self.table.keys.names)))
 
 
 # A column is a value in the JVM that can be used in every batch; making it anew takes some calls there.

@@ -1,4 +1,4 @@
-"""The hash of a key, in Spark SQL."""
+"""Keys in Spark SQL: the type that two are compared in, the form that equal ones share, and their hash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,38 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidegate.errors import PipelineError
+
+def common_type(left: T.DataType, right: T.DataType) -> T.DataType | None:
+    """The type that both are cast to; None where there is none but by reading text as something else."""
+    if left == right:
+        return left
+    if isinstance(left, T.NumericType) and isinstance(right, T.NumericType):
+        return _common_number(left, right)
+    texts = (T.StringType, T.CharType, T.VarcharType)
+    if type(left) in texts and type(right) in texts:
+        plain = T.StringType()
+        collated = [kind for kind in (left, right) if isinstance(kind, T.StringType) and kind != plain]
+        return None if collated else plain
+    times = (T.DateType, T.TimestampNTZType, T.TimestampType)
+    if type(left) in times and type(right) in times:
+        return max(left, right, key=lambda kind: times.index(type(kind)))
+    return None
+
+
+def _common_number(left: T.DataType, right: T.DataType) -> T.DataType | None:
+    whole: dict[type[T.DataType], int] = {T.ByteType: 3, T.ShortType: 5, T.IntegerType: 10, T.LongType: 20}
+    if type(left) in whole and type(right) in whole:
+        return max(left, right, key=lambda kind: whole[type(kind)])
+    floating = T.FloatType | T.DoubleType
+    if isinstance(left, floating) or isinstance(right, floating):
+        return T.DoubleType()
+    shapes = [
+        (kind.precision, kind.scale) if isinstance(kind, T.DecimalType) else (whole[type(kind)], 0)
+        for kind in (left, right)
+    ]
+    scale = max(scale for _, scale in shapes)
+    digits = max(precision - scale for precision, scale in shapes)
+    return T.DecimalType(digits + scale, scale) if digits + scale <= 38 else None
 
 
 def normal(frame: DataFrame, column: str) -> Column:
@@ -27,17 +58,3 @@ def hashed(columns: Sequence[str]) -> Column:
     # A null leaves Spark's hash as it was, so (a, null) and (null, a) would meet.
     nulls = [f"{column} is null" for column in named] if len(named) > 1 else []
     return F.expr(f"xxhash64({', '.join([*named, *nulls])})")
-
-
-def check_key(column: str, kind: T.DataType) -> None:
-    """Raise a PipelineError for a column that cannot be a key."""
-    if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
-        raise PipelineError(
-            f"{column!r} has the collation {kind.collation}, by which different texts are equal; "
-            "make the key one form of them, e.g. lower(...), and collate it to UTF8_BINARY"
-        )
-    if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
-        raise PipelineError(
-            f"{column!r} is a {kind.simpleString()}, which cannot be a key; "
-            "select the parts that make up the key as separate columns"
-        )

@@ -9,9 +9,9 @@ has state already.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +32,13 @@ class Partial(ABC):
 
     name: str
     output: pa.DataType
+    parts: ClassVar[Mapping[str, pa.DataType | None]]
+    """What is kept: part -> type, None for that of the output."""
 
     @property
-    @abstractmethod
     def fields(self) -> tuple[pa.Field, ...]:
         """The columns that are kept, all nullable."""
+        return tuple(self._field(part, kind or self.output) for part, kind in self.parts.items())
 
     @property
     def arriving(self) -> tuple[pa.Field, ...]:
@@ -48,12 +50,13 @@ class Partial(ABC):
         """Aggregates in Spark SQL that make the arriving columns, in their order."""
 
     @abstractmethod
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
-        """The kept columns with one row per span. Merged in the order of the rows."""
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
+        """The kept columns with one row per span, from those that are kept and others that arrive. Merged in
+        the order of the rows."""
 
-    def finish(self, columns: Columns) -> pa.Array:
-        """The value of each row of kept columns, as `output`; by default the last of them."""
-        return columns[self.fields[-1].name]
+    def finish(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """The value of each row of the kept columns, as `output`; by default the last of them."""
+        return columns[-1]
 
     def _field(self, part: str, kind: pa.DataType) -> pa.Field:
         return pa.field(f"{self.name}.{part}", kind)
@@ -88,20 +91,18 @@ class Partials:
 
     def merge(self, kept: pa.Table, fresh: pa.Table, order: NDArray[np.int64], spans: Spans) -> Columns:
         """State and new rows, stacked in this order and then sorted by `order`, merged per span."""
-        taken: dict[str, pa.Array] = {}
         indices = pa.array(order)
-        for schema in (self.kept, self.arriving):
-            for field in schema:
-                if field.name not in taken:
-                    taken[field.name] = stacked(kept, fresh, field).take(indices)
         merged: dict[str, pa.Array] = {}
         for partial in self.each:
-            columns = partial.merge(taken, spans)
-            merged |= {field.name: column for field, column in zip(partial.fields, columns, strict=True)}
+            read = dict.fromkeys((*partial.fields, *partial.arriving))
+            columns = [stacked(kept, fresh, field).take(indices) for field in read]
+            merged |= zip(
+                (field.name for field in partial.fields), partial.merge(columns, spans), strict=True
+            )
         return merged
 
     def finish(self, columns: Columns) -> list[pa.Array]:
-        return [partial.finish(columns) for partial in self.each]
+        return [partial.finish([columns[field.name] for field in partial.fields]) for partial in self.each]
 
 
 def stacked(kept: pa.Table, fresh: pa.Table, field: pa.Field) -> pa.Array:

@@ -7,8 +7,9 @@ that can be read from the key is not carried twice, and two inputs share the col
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
@@ -17,12 +18,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, StructType
 
 from tidegate.errors import PipelineError
-from tidegate.operators.kit.hashing import normal
-from tidegate.operators.kit.input import Input
-from tidegate.operators.kit.key_types import common_type
+from tidegate.operators.kit.hashing import common_type, normal
 from tidegate.operators.kit.spans import whole
-from tidegate.operators.operator import LEFT, RIGHT, SIDE
-from tidegate.pipeline.event_time import EventTime
+from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input
+from tidegate.pipeline.window import EventTime
 
 TIME, TIE = "_time", "_tie"
 """Event time in microseconds; a number that puts rows of equal time in a fixed order."""
@@ -35,6 +34,8 @@ class Side:
 
     schema: pa.Schema
     shuffled: tuple[str, ...]
+    key_types: tuple[tuple[str, str], ...]
+    """(key column, type that it is cast to); none on a side without key."""
     event_time: EventTime | None
 
     @property
@@ -49,16 +50,26 @@ class Side:
         places = zip(self.schema, self.kept, strict=True)
         return pa.schema([field.with_name(place) for field, place in places if place.startswith(_ROW)])
 
+    def sent(self, prefix: str) -> dict[str, Column]:
+        """What is shuffled of its rows, whose names begin with `prefix`."""
+        time = F.lit(None).cast("bigint") if self.event_time is None else self.event_time.micros(prefix)
+        sent = {TIME: time}
+        for number, (key, kind) in enumerate(self.key_types):
+            sent[f"key_{number}"] = F.col(f"{prefix}`{key}`").cast(kind)
+        for name, place in zip(self.schema.names, self.shuffled, strict=True):
+            sent.setdefault(place, F.col(f"{prefix}`{name}`"))
+        return sent
+
     def rows(self, arranged: pa.Table, schema: pa.Schema) -> pa.Table:
         """Rows from the shuffle with the columns of a state table."""
         places = dict(zip(self.kept, self.shuffled, strict=True))
-        columns = [_conforming(arranged[places.get(field.name, field.name)], field.type) for field in schema]
+        columns = [arranged[places.get(field.name, field.name)].cast(field.type) for field in schema]
         return pa.Table.from_arrays(columns, schema=schema)
 
     def original(self, arranged: pa.Table, chosen: pa.Array) -> pa.Table:
         """The user's columns of chosen rows from the shuffle."""
         columns = [
-            whole(_conforming(arranged[place], field.type)).take(chosen)
+            whole(arranged[place].cast(field.type)).take(chosen)
             for place, field in zip(self.shuffled, self.schema, strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=self.schema)
@@ -74,34 +85,15 @@ class Sides:
 
     keys: pa.Schema
     """`key_0`, `key_1`.."""
-    spark_keys: tuple[tuple[tuple[str, str], ...], ...]
-    """For each side (column, type that it is cast to); none on a side without key."""
-    carried: int
-    """How many columns `c0`.. there are."""
     each: tuple[Side, ...]
 
     def frame(self, rows: DataFrame, *, tie: bool = False, timed: bool = False) -> DataFrame:
         """The rows of a batch as SIDE, TIME, key_0.., c0.. and, if asked for, TIE; with `timed`, only those
         that have an event time."""
         prefixes = ("",) if len(self.each) == 1 else (f"{LEFT}.", f"{RIGHT}.")
-        choices: dict[str, list[Column]] = {TIME: []}
-        for side, prefix in zip(self.each, prefixes, strict=True):
-            none = F.lit(None).cast("bigint")
-            choices[TIME].append(none if side.event_time is None else side.event_time.micros(prefix))
-        for number, key in enumerate(self.keys.names):
-            choices[key] = [
-                F.col(f"{prefix}`{keys[number][0]}`").cast(keys[number][1]) if keys else F.lit(None)
-                for prefix, keys in zip(prefixes, self.spark_keys, strict=True)
-            ]
-        for number in range(self.carried):
-            place = f"c{number}"
-            choices[place] = [
-                F.col(f"{prefix}`{side.schema.names[side.shuffled.index(place)]}`")
-                if place in side.shuffled
-                else F.lit(None)
-                for side, prefix in zip(self.each, prefixes, strict=True)
-            ]
-        chosen = [_chosen(columns).alias(name) for name, columns in choices.items()]
+        sent = [side.sent(prefix) for side, prefix in zip(self.each, prefixes, strict=True)]
+        names = dict.fromkeys((TIME, *self.keys.names, *chain(*sent)))
+        chosen = [_chosen([columns.get(name, F.lit(None)) for columns in sent]).alias(name) for name in names]
         frame = rows.select(*([SIDE] if len(self.each) == 2 else []), *chosen)
         if tie:
             frame = frame.withColumn(TIE, _tie(frame))
@@ -116,8 +108,8 @@ class Sides:
         return left, right
 
 
-def sides(*inputs: Input, without: Iterable[str] = (), exact: bool = True) -> Sides:
-    """How these inputs travel; the columns `without` of the last one stay behind.
+def sides(*inputs: Input, exact: bool = True) -> Sides:
+    """How these inputs travel. A key that both sides call the same stays behind on the right one.
 
     `exact`: a key that is a float arrives as it came, not in the form that equal keys share.
     """
@@ -130,25 +122,17 @@ def sides(*inputs: Input, without: Iterable[str] = (), exact: bool = True) -> Si
         for keys in zip(*(each.keys for each in keyed), strict=True)
     ]
     slots: list[str] = []
-    each = []
-    for number, given in enumerate(inputs):
-        dropped = set(without) if number == len(inputs) - 1 else set()
-        each.append(_side(given, kinds, slots, dropped, exact=exact))
-    keys = arrow_schema([(f"key_{number}", kind) for number, kind in enumerate(kinds)])
-    casts = tuple(
-        tuple((key, kind.simpleString()) for key, kind in zip(given.keys, kinds, strict=False))
-        for given in inputs
-    )
-    return Sides(keys, casts, len(slots), tuple(each))
-
-
-def named_alike(left: Input, right: Input) -> list[str]:
-    """The keys that both sides call the same: in a pair one of them is enough."""
-    return [key for key, other in zip(left.keys, right.keys, strict=False) if key == other]
+    left, *others = inputs
+    each = [_side(left, kinds, slots, (), exact=exact)]
+    for right in others:
+        alike = [key for key, other in zip(left.keys, right.keys, strict=False) if key == other]
+        each.append(_side(right, kinds, slots, alike, exact=exact))
+    keys = StructType([StructField(f"key_{number}", kind) for number, kind in enumerate(kinds)])
+    return Sides(arrow_schema(keys), tuple(each))
 
 
 def _side(
-    given: Input, kinds: Sequence[DataType], slots: list[str], dropped: set[str], *, exact: bool
+    given: Input, kinds: Sequence[DataType], slots: list[str], dropped: Sequence[str], *, exact: bool
 ) -> Side:
     """Find a place for each column; `slots` are the types of `c0`.., and grow as needed."""
     free = list(range(len(slots)))
@@ -156,7 +140,7 @@ def _side(
     for field in given.schema.toNullable():
         if field.name in dropped:
             continue
-        fields.append((field.name, field.dataType))
+        fields.append(field)
         if field.name in given.keys:
             number = given.keys.index(field.name)
             floating = isinstance(field.dataType, FloatType | DoubleType)
@@ -171,15 +155,16 @@ def _side(
         else:
             free.remove(slot)
         places.append(f"c{slot}")
-    return Side(arrow_schema(fields), tuple(places), given.event_time)
+    key_types = tuple((key, kind.simpleString()) for key, kind in zip(given.keys, kinds, strict=False))
+    return Side(arrow_schema(StructType(fields)), tuple(places), key_types, given.event_time)
 
 
-def joined(left: Side, right: Side, *, before: pa.Schema | None = None) -> pa.Schema:
+def joined(left: Side, right: Side, *before: pa.Field) -> pa.Schema:
     """The columns of pairs: `before`, the left ones, the right ones; `_right` ends a name that clashes."""
-    fields = [*(before or ()), *left.schema]
+    fields = [*before, *left.schema]
     taken = [field.name for field in fields]
-    for name in [each.name for each in before or ()]:
-        if taken.count(name) > 1:
+    for name in taken[: len(before)]:
+        if name in left.schema.names:
             raise PipelineError(
                 f"the left stream has a column {name!r}, which this step adds; rename it first"
             )
@@ -194,11 +179,9 @@ def joined(left: Side, right: Side, *, before: pa.Schema | None = None) -> pa.Sc
     return pa.schema(fields)
 
 
-def arrow_schema(fields: StructType | Sequence[tuple[str, DataType]]) -> pa.Schema:
+def arrow_schema(columns: StructType) -> pa.Schema:
     """Columns as Arrow has them: all may be null, timestamps are in UTC."""
-    if not isinstance(fields, StructType):
-        fields = StructType([StructField(name, kind) for name, kind in fields])
-    nullable = fields.toNullable()
+    nullable = columns.toNullable()
     assert isinstance(nullable, StructType)
     return to_arrow_schema(nullable, timezone="UTC")
 
@@ -230,7 +213,3 @@ def _tie(frame: DataFrame) -> Column:
         # Spark has no hash of a map.
         columns.append(value.cast("string") if '"map"' in field.dataType.json() else value)
     return F.xxhash64(*columns, *(F.col(name).isNull() for name in frame.columns))
-
-
-def _conforming(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    return column if column.type == kind else column.cast(kind)

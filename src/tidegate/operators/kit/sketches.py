@@ -5,6 +5,7 @@ The library works on one sketch at a time, so these two functions cost a few mic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -18,7 +19,7 @@ from pyspark.sql import types as T
 
 from tidegate.errors import MissingExtraError
 from tidegate.operators.kit.functions import named
-from tidegate.operators.kit.partials import Columns, Partial
+from tidegate.operators.kit.partials import Partial
 from tidegate.operators.kit.spans import Spans
 
 LG_K = 12
@@ -39,18 +40,15 @@ class Distinct(Partial):
 
     of: str
     kind: T.DataType
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return (self._field("hll", pa.binary()),)
+    parts = {"hll": pa.binary()}
 
     def sql(self) -> list[Column]:
         return [F.hll_sketch_agg(_hashable(self.of, self.kind), LG_K)]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
         from datasketches import hll_sketch, hll_union, tgt_hll_type
 
-        sketches = columns[f"{self.name}.hll"].to_pylist()
+        sketches = columns[0].to_pylist()
         union, merged = hll_union(LG_K), []
         for start, end in _bounds(spans):
             union.reset()
@@ -60,10 +58,10 @@ class Distinct(Partial):
             merged.append(None if union.is_empty() else union.get_result(tgt_hll_type.HLL_8))
         return [pa.array([s and s.serialize_compact() for s in merged], pa.binary())]
 
-    def finish(self, columns: Columns) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array]) -> pa.Array:
         from datasketches import hll_sketch
 
-        sketches = columns[f"{self.name}.hll"].to_pylist()
+        sketches = columns[0].to_pylist()
         return pa.array([round(hll_sketch.deserialize(s).get_estimate()) if s else 0 for s in sketches])
 
 
@@ -73,10 +71,7 @@ class Quantile(Partial):
 
     of: str
     share: float
-
-    @property
-    def fields(self) -> tuple[pa.Field, ...]:
-        return (self._field("tdigest", pa.binary()),)
+    parts = {"tdigest": pa.binary()}
 
     @property
     def arriving(self) -> tuple[pa.Field, ...]:
@@ -86,11 +81,10 @@ class Quantile(Partial):
         value = named(self.of).cast("double")
         return [F.array_sort(F.collect_list(F.when(~F.isnan(value), value)))]
 
-    def merge(self, columns: Columns, spans: Spans) -> list[pa.Array]:
+    def merge(self, columns: Sequence[pa.Array], spans: Spans) -> list[pa.Array]:
         from datasketches import tdigest_double
 
-        digests = columns[f"{self.name}.tdigest"].to_pylist()
-        lists = columns[f"{self.name}.values"]
+        digests, lists = columns[0].to_pylist(), columns[1]
         values = lists.flatten().to_numpy()
         ends = np.cumsum(pc.fill_null(pc.list_value_length(lists), 0).to_numpy())
         merged = []
@@ -107,10 +101,10 @@ class Quantile(Partial):
             merged.append(None if digest.is_empty() else digest.serialize())
         return [pa.array(merged, pa.binary())]
 
-    def finish(self, columns: Columns) -> pa.Array:
+    def finish(self, columns: Sequence[pa.Array]) -> pa.Array:
         from datasketches import tdigest_double
 
-        kept = columns[f"{self.name}.tdigest"].to_pylist()
+        kept = columns[0].to_pylist()
         found = [tdigest_double.deserialize(d).get_quantile(self.share) if d else None for d in kept]
         return pa.array(found, pa.float64())
 

@@ -1,4 +1,5 @@
-"""Rows that are sorted so that those of one key lie together, and whole-column reductions over them."""
+"""Rows that are sorted so that those of one key lie together: whole-column reductions over them, and each
+key's rows as one value, a list of structs."""
 
 from __future__ import annotations
 
@@ -13,9 +14,6 @@ from numpy.typing import NDArray
 Numbers: TypeAlias = NDArray[Any]
 RowNumbers: TypeAlias = NDArray[np.int64]
 """Numbers of rows, or one number per row such as that of its key."""
-
-# How Arrow's types of fixed width lie in memory, where numpy has no like of them.
-_VIEWS = {1: pa.int8(), 4: pa.int32(), 8: pa.int64()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +51,6 @@ class Spans:
         with np.errstate(all="ignore"):  # As in Spark: inf - inf is NaN, and no reason for a warning.
             return np.asarray(function.reduceat(values, self.starts))
 
-    def any(self, marks: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Whether any row of the span is marked."""
-        return self.reduce(np.logical_or, marks)
-
     def fold(self, function: str, column: pa.Array) -> pa.Array:
         """One of Arrow's functions such as `min` over the values of each span that are not null."""
         if self.single:
@@ -88,10 +82,7 @@ def ascending(*by: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def whole(column: Any) -> pa.Array:
     """A column in one piece."""
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    pieces = column.combine_chunks()
-    return pa.array([], column.type) if isinstance(pieces, pa.ChunkedArray) else pieces
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def valid(column: pa.Array) -> NDArray[np.bool_]:
@@ -101,33 +92,35 @@ def valid(column: pa.Array) -> NDArray[np.bool_]:
     return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), np.bool_)
 
 
-def is_fixed(kind: pa.DataType) -> bool:
-    """Whether numpy can hold values of this type as numbers that are ordered like them."""
-    return bool(
-        pa.types.is_integer(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_boolean(kind)
-        or pa.types.is_temporal(kind)
-    )
-
-
 def numbers(column: pa.Array, null: float = 0) -> Numbers:
-    """The values of a fixed type as numbers, with `null` in place of a null."""
+    """The values of a primitive type as numbers in the same order, with `null` in place of a null."""
     kind = column.type
     if pa.types.is_boolean(kind):
         column = column.cast(pa.int8())
     elif pa.types.is_temporal(kind):
-        column = column.view(_VIEWS[kind.bit_width // 8])
+        column = column.view(pa.int32() if kind.bit_width == 32 else pa.int64())
     if column.null_count:
         column = pc.fill_null(column, pa.scalar(null, column.type))
     return np.asarray(column.to_numpy(zero_copy_only=False))
 
 
 def column(values: Numbers, kind: pa.DataType, known: NDArray[np.bool_] | None = None) -> pa.Array:
-    """Numbers as a column of a fixed type, null where they are not known."""
+    """Numbers as a column of a primitive type, null where they are not known."""
     if known is not None and known.all():
         known = None
     made = pa.array(values, mask=None if known is None else ~known)
     if pa.types.is_temporal(kind):
         return made.view(kind)
-    return made if made.type == kind else made.cast(kind)
+    return made.cast(kind)
+
+
+def listed(rows: pa.Table, starts: RowNumbers) -> pa.Array:
+    """Rows as lists that begin at `starts`; none is empty."""
+    offsets = np.append(starts, rows.num_rows).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), whole(rows.to_struct_array()))
+
+
+def unlisted(lists: pa.ChunkedArray) -> tuple[pa.Table, RowNumbers]:
+    """All rows of all lists, and the list that each is from."""
+    column = whole(lists)
+    return pa.Table.from_struct_array(column.flatten()), pc.list_parent_indices(column).to_numpy()

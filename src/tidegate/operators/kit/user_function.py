@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from tidegate.pipeline.step import Schema
+from tidegate.pipeline.where import failing_line
 
 
 @contextmanager
@@ -20,10 +20,9 @@ def errors_of(function: Callable[..., Any], place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        file = getattr(getattr(function, "__code__", None), "co_filename", None)
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == file]
-        at = f", in line {lines[-1]}" if lines else ""
+        file = getattr(getattr(function, "__code__", None), "co_filename", "")
+        line = failing_line(file, error)
+        at = f", in line {line}" if line else ""
         raise RuntimeError(f"{place}{at}: {type(error).__name__}: {error}") from error
 
 

@@ -3,75 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.buffers import AT, release, time_buffer, with_due
-from tidegate.operators.kit.keys import written
-from tidegate.operators.kit.lists import list_of, listed, unlisted
-from tidegate.operators.kit.pairs import combined, expanded
-from tidegate.operators.kit.row_operator import RowOperator
-from tidegate.operators.kit.sides import TIE, TIME, Side, Sides, joined
-from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.kit.keys import combined, expanded, written
+from tidegate.operators.kit.row_operator import AT, RowOperator, time_buffer, with_due
+from tidegate.operators.kit.sides import TIE, TIME, Sides, joined
+from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted, whole
 from tidegate.operators.operator import State
 from tidegate.state.table.table import StateTable
 
 _VERSIONS, _TIME, _TIE = "versions", "time", "tie"
 _FIRST = -(2**63)
-
-
-@dataclass(frozen=True)
-class Versions:
-    """What is kept of each key: its versions that may still be asked for.
-
-    With `timed`, these are all versions newer than the watermark and the newest that is not; else the latest.
-    A version is later by its event time if the stream has one, else by its batch; of two that are equal
-    in that, a fixed order decides. A key is known for ever.
-    """
-
-    table: StateTable
-    side: Side
-    timed: bool
-
-    def history(
-        self,
-        keys: pa.Table,
-        known: pa.Table,
-        known_number: RowNumbers,
-        fresh: pa.Table,
-        fresh_number: RowNumbers,
-    ) -> History:
-        """All versions of the keys in `known`, rows of the table, and `fresh`, rows of this batch.
-
-        `keys` are the key columns of each number.
-        """
-        older, parent = unlisted(known[_VERSIONS])
-        has_time = self.side.event_time is not None
-        micros = numbers(whole(fresh[TIME]), _FIRST) if has_time else np.zeros(fresh.num_rows, np.int64)
-        fresh = fresh.append_column(_TIME, pa.array(micros)).append_column(_TIE, fresh[TIE])
-        rows = pa.concat_tables([older, self.side.rows(fresh, older.schema)]).combine_chunks()
-        number = np.concatenate([known_number[parent], fresh_number])
-        arrival = (np.arange(rows.num_rows) >= older.num_rows) & (not has_time)
-        times = rows[_TIME].to_numpy()
-        order = np.lexsort((numbers(whole(rows[_TIE])), times, arrival, number))
-        rows = rows.take(pa.array(order))
-        for column in self.side.kept:
-            if column in keys.column_names:
-                rows = rows.append_column(column, keys[column].take(pa.array(number[order])))
-        return History(number[order], times[order], rows.combine_chunks())
-
-    def written(
-        self, history: History, keys: pa.Table, number: RowNumbers, watermark: int | None
-    ) -> pa.Table:
-        """The rows to put for `keys` (as `table.probes`), each with the number of its versions."""
-        kept = history.kept(watermark) if self.timed else history.newest()
-        order, starts = kept.spread(number)
-        rows = kept.rows.select([_TIME, _TIE, *self.side.values.names]).take(pa.array(order))
-        return written(self.table, keys, [listed(rows, starts)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +29,15 @@ class History:
     rows: pa.Table
     """With the key columns."""
 
-    def latest(self, number: RowNumbers) -> RowNumbers:
-        """The latest version of each key, or -1."""
-        found = np.searchsorted(self.number, number, side="right") - 1
-        return self._of(found, number)
-
-    def as_of(self, number: RowNumbers, times: NDArray[np.int64]) -> RowNumbers:
-        """The latest version of each key that is not later than the time, or -1."""
-        mine, theirs = combined(np.concatenate([number, self.number]), times, self.times)
-        return self._of(np.searchsorted(theirs, mine, side="right") - 1, number)
+    def latest(self, number: RowNumbers, times: NDArray[np.int64] | None) -> RowNumbers:
+        """The latest version of each key that is not later than its time, if there is one; or -1."""
+        mine, theirs = number, self.number
+        if times is not None:
+            mine, theirs = combined(np.concatenate([mine, theirs]), times, self.times)
+        found = np.searchsorted(theirs, mine, side="right") - 1
+        there = found >= 0
+        there[there] = self.number[found[there]] == number[there]
+        return np.where(there, found, -1)
 
     def newest(self) -> History:
         """The latest version of each key alone."""
@@ -114,52 +60,93 @@ class History:
         counts = np.searchsorted(self.number, number, side="right") - begin
         return expanded(begin, counts), np.cumsum(counts) - counts
 
-    def _of(self, found: RowNumbers, number: RowNumbers) -> RowNumbers:
-        there = found >= 0
-        there[there] = self.number[found[there]] == number[there]
-        return np.where(there, found, -1)
-
     def _where(self, mask: NDArray[np.bool_]) -> History:
         return History(self.number[mask], self.times[mask], self.rows.filter(pa.array(mask)).combine_chunks())
 
 
 @dataclass(frozen=True)
 class Lookup(RowOperator):
-    """Left rows that meet the current versions of right ones: as of their own time if both sides have one."""
+    """Left rows that meet the current versions of right ones: the latest row of each key.
+
+    If both streams have an event time, a left row meets the versions as they were at its time, and leaves
+    when the watermark is past it; rows without event time are left out, and a left row that comes later than
+    it would have left is dropped and counted. Without event time on either side it leaves at once, and the
+    right rows of its own batch count already.
+
+    Of each right key the versions are kept that may still be asked for: where rows are timed, all that are
+    newer than the watermark and the newest that is not; else the latest. A version is later by its event time
+    if the stream has one, else by its batch; of two that are equal in that, a fixed order decides. A key is
+    known for ever.
+    """
 
     left: StateTable
     """The left rows: where they are timed, they stay until the watermark is past them."""
-    versions: Versions
+    right: StateTable
+    """The versions of each key."""
 
     @property
     def timed(self) -> bool:
-        return self.versions.timed
+        return self.left in self.tables
 
     def leaving(self, given: pa.Table, state: State, time: Time) -> tuple[pa.Table, int]:
         """The left rows that leave now, and how many came too late."""
-        side = self.sides.each[0]
         if self.timed:
-            return release(side, self.left, with_due(given, 0), state, time)
+            return self.release(0, with_due(given, 0), state, time)
+        side = self.sides.each[0]
         return side.rows(given, pa.schema([*self.left.probes, *side.values])), 0
+
+    def history(
+        self,
+        keys: pa.Table,
+        known: pa.Table,
+        known_number: RowNumbers,
+        fresh: pa.Table,
+        fresh_number: RowNumbers,
+    ) -> History:
+        """All versions of the keys in `known`, rows of the table, and `fresh`, rows of this batch.
+
+        `keys` are the key columns of each number.
+        """
+        side = self.sides.each[1]
+        older, parent = unlisted(known[_VERSIONS])
+        has_time = side.event_time is not None
+        micros = numbers(whole(fresh[TIME]), _FIRST) if has_time else np.zeros(fresh.num_rows, np.int64)
+        fresh = fresh.append_column(_TIME, pa.array(micros)).append_column(_TIE, fresh[TIE])
+        rows = pa.concat_tables([older, side.rows(fresh, older.schema)]).combine_chunks()
+        number = np.concatenate([known_number[parent], fresh_number])
+        arrival = (np.arange(rows.num_rows) >= older.num_rows) & (not has_time)
+        times = rows[_TIME].to_numpy()
+        order = np.lexsort((numbers(whole(rows[_TIE])), times, arrival, number))
+        rows = rows.take(pa.array(order))
+        for column in side.kept:
+            if column in keys.column_names:
+                rows = rows.append_column(column, keys[column].take(pa.array(number[order])))
+        return History(number[order], times[order], rows.combine_chunks())
+
+    def written(
+        self, history: History, keys: pa.Table, number: RowNumbers, watermark: int | None
+    ) -> pa.Table:
+        """The rows to put for `keys` (as `right.probes`), each with the number of its versions."""
+        kept = history.kept(watermark) if self.timed else history.newest()
+        order, starts = kept.spread(number)
+        values = self.sides.each[1].values.names
+        rows = kept.rows.select([_TIME, _TIE, *values]).take(pa.array(order))
+        return written(self.right, keys, [listed(rows, starts)])
 
     def current(self, history: History, left: pa.Table, rows: RowNumbers, number: RowNumbers) -> RowNumbers:
         """For each of these left rows, the version of the key `number` that it meets, or -1."""
-        return history.as_of(number, left[AT].to_numpy()[rows]) if self.timed else history.latest(number)
+        return history.latest(number, left[AT].to_numpy()[rows] if self.timed else None)
 
 
 def lookup(
     step: str, both: Sides, left_keys: pa.Schema, right_keys: pa.Schema, *, right: str
-) -> dict[str, Any]:
+) -> tuple[Sides, tuple[StateTable, ...], pa.Schema, StateTable, StateTable]:
     """The fields of a `Lookup`, whose tables are named after the step and `right`."""
     first, second = both.each
     timed = first.event_time is not None and second.event_time is not None
     fields = pa.schema([pa.field(_TIME, pa.int64()), pa.field(_TIE, pa.int64()), *second.values])
-    table = StateTable(f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: list_of(fields)}))
+    table = StateTable(
+        f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: pa.list_(pa.struct(fields))})
+    )
     left = time_buffer(f"{step}.left", left_keys, first)
-    return {
-        "sides": both,
-        "tables": (left, table) if timed else (table,),
-        "output": joined(first, second),
-        "left": left,
-        "versions": Versions(table, second, timed),
-    }
+    return both, (left, table) if timed else (table,), joined(first, second), left, table

@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidegate.pipeline.event_time import EventTime
-from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling, Window
+from tidegate.pipeline.window import END, START, EventTime, Session, Sliding, Tumbling, Window
 
 _STAMP = pa.timestamp("us", tz="UTC")
 BOUNDS = pa.schema({START: _STAMP, END: _STAMP})
-"""The columns that a step with windows adds."""
 
 
 def micros(seconds: float) -> int:
@@ -41,11 +39,10 @@ def late(window: Window, event_time: EventTime, closed: int) -> Column:
     time = event_time.micros()
     if isinstance(window, Session):
         too_old = time + micros(window.gap) < closed
-    elif isinstance(window, Tumbling | Sliding):
+    else:
+        assert isinstance(window, Tumbling | Sliding)  # No step takes another window.
         size, every = lengths(window)
         too_old = pane(time, every) + size <= closed
-    else:
-        raise TypeError(f"no such window: {window}")
     return time.isNull() | too_old
 
 

@@ -7,7 +7,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T
 
-from tidegate.operators.kit.key_types import common_type
+from tidegate.operators.kit.hashing import common_type
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
