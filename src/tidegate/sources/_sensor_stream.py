@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ _ENDLESS_CUT = 1_000_000
 
 
 class SensorDataSource(DataSource):
-    """Options: `sensors` (JSON of the source), `partitions` (into how many a cut is split) and
+    """Options: `sensors` (the source, pickled, in hex), `partitions` (into how many a cut is split) and
     `first_rows` (what the first cut may take; empty for no limit).
     """
 
@@ -43,7 +44,7 @@ class SensorDataSource(DataSource):
     def streamReader(self, schema: StructType) -> SensorStreamReader:  # noqa: N802 (Spark's name)
         first = self.options["first_rows"]
         return SensorStreamReader(
-            Sensors.from_json(self.options["sensors"]),
+            pickle.loads(bytes.fromhex(self.options["sensors"])),
             int(self.options["partitions"]),
             int(first) if first else None,
         )
