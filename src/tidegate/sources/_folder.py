@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -27,9 +28,9 @@ Lines = Callable[[int, int], "pa.StringArray"]
 """The lines of the rows from the first number up to but not including the second, each with its line end.
 A pure function: the same numbers always give the same lines."""
 
-Add = Callable[[int, int, int | None], int]
+Add = Callable[[int, int, float], int]
 """Adds rows to a file, from the first number on and as many as the second, and stops at the one that fills as
-many bytes as the third, if there is one. Returns how many were added."""
+many bytes as the third. Returns how many were added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,6 @@ class Volume:
             raise PipelineError(f"not enough data for {self.files} files", step="generate")
 
     def shares(self) -> list[Volume]:
-        """What each file gets."""
         total = self.rows or self.size or 0
         parts = [b - a for a, b in pairwise(total * i // self.files for i in range(self.files + 1))]
         return [Volume(size=part) if self.rows is None else Volume(rows=part) for part in parts]
@@ -81,8 +81,6 @@ def write_lines(
 
     The same arguments give the same bytes.
     """
-    if not 0 <= malformed <= 1:
-        raise PipelineError(f"malformed is a share from 0 to 1, not {malformed}", step="generate")
     if malformed:
         lines = partial(_spoiled, lines, malformed, seed)
     return write_parts(out, suffix, volume, partial(_text_file, lines, header), progress)
@@ -125,17 +123,16 @@ def _next_number(folder: Path) -> int:
 
 
 def _fill(file: IO[bytes], add: Add, share: Volume, written: Written, progress: Progress | None) -> None:
-    rows = 0
-    while share.rows is None or rows < share.rows:
+    left, size = share.rows or math.inf, share.size or math.inf
+    while left > 0:
         before = file.tell()
-        wanted = _CHUNK if share.rows is None else min(_CHUNK, share.rows - rows)
-        added = add(written.rows, wanted, None if share.size is None else share.size - before)
-        rows += added
+        added = add(written.rows, int(min(_CHUNK, left)), size - before)
+        left -= added
         written.rows += added
         written.size += file.tell() - before
         if progress is not None:
             progress(written)
-        if share.size is not None and file.tell() >= share.size:
+        if file.tell() >= size:
             return
 
 
@@ -143,12 +140,12 @@ def _fill(file: IO[bytes], add: Add, share: Volume, written: Written, progress: 
 def _text_file(lines: Lines, header: str, file: IO[bytes]) -> Iterator[Add]:
     import numpy as np
 
-    def add(first: int, rows: int, room: int | None) -> int:
+    def add(first: int, rows: int, room: float) -> int:
         found = lines(first, first + rows)
         _, offsets, text = found.buffers()
         # The lines are contiguous in Arrow's memory, just as they are in the file.
         ends = np.frombuffer(offsets, dtype=np.int32)[found.offset : found.offset + rows + 1]
-        count = rows if room is None else min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
+        count = min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
         file.write(memoryview(text)[ends[0] : ends[count]])
         return count
 

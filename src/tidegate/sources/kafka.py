@@ -100,8 +100,9 @@ class Kafka(Source):
     def lag(self, position: Position) -> int | None:
         if position.latest is None or position.end is None:
             return None
-        return sum(
+        waiting: int = sum(
             max(0, offset - position.end.get(topic, {}).get(partition, 0))
             for topic, partitions in position.latest.items()
             for partition, offset in partitions.items()
         )
+        return waiting

@@ -80,12 +80,11 @@ class Sensors(Source):
             object.__setattr__(self, "start", _moment(self.start).isoformat())
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
-        from tidegate.sources._sensor_stream import SensorDataSource
+        from tidegate.sources._sensor_stream import SensorDataSource, SensorStreamReader
 
+        reader = pickle.dumps(SensorStreamReader(self, max(1, parallelism), first_rows))
         spark.dataSource.register(SensorDataSource)
-        stream = spark.readStream.format(SensorDataSource.name())
-        stream = stream.option("sensors", pickle.dumps(self).hex()).option("partitions", max(1, parallelism))
-        return stream.option("first_rows", str(first_rows or "")).load()
+        return spark.readStream.format(SensorDataSource.name()).option("reader", reader.hex()).load()
 
     def describe(self) -> str:
         parts = [f"Sensors {self.sensors:,} at {'any rate' if self.rate is None else self.rate}"]
