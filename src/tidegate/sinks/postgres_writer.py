@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
-from psycopg.sql import SQL, Composable, Composed, Identifier
+from psycopg.sql import Identifier
 
 from tidegate.errors import SinkError
 from tidegate.sinks import postgres_columns
@@ -48,7 +48,8 @@ class PostgresWriter(SinkWriter):
         """Checks that the server answers, and creates the table of batches."""
         self._sink = sink
         self._pipeline = pipeline
-        self._schema, _, self._table = sink.table.rpartition(".")
+        self._schema, _, table = sink.table.rpartition(".")
+        self._table, self._batches = self._quoted(table), self._quoted(_BATCHES)
         digest = hashlib.sha256(f"{pipeline}\n{sink.table}".encode()).hexdigest()[:10]
         self._staging = f"tidegate_staging_{digest}_"
         self._connection: Connection | None = None
@@ -56,12 +57,10 @@ class PostgresWriter(SinkWriter):
         self._attempts: dict[str, int] = {}
         with self._transaction() as connection:
             connection.execute(_CREATING)
-            _run(
-                connection,
-                "create table if not exists {} (pipeline text, target text, batch_id bigint, rows bigint "
-                "not null, published_at timestamptz not null default now(), "
-                "primary key (pipeline, target, batch_id))",
-                self._name(_BATCHES),
+            connection.execute(
+                f"create table if not exists {self._batches} (pipeline text, target text, batch_id bigint, "
+                "rows bigint not null, published_at timestamptz not null default now(), "
+                "primary key (pipeline, target, batch_id))"
             )
 
     def check(self, rows: DataFrame) -> None:
@@ -73,26 +72,19 @@ class PostgresWriter(SinkWriter):
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         staging = f"{self._staging}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
-        columns = rows.columns
+        table, columns = self._quoted(staging), _listed(rows.columns)
         with self._transaction() as connection:
             if self._checked != rows.schema:
                 connection.execute(_CREATING)
                 connection.execute(self._create_statement(rows))
                 postgres_columns.check(rows, self._sink.table, self._columns(connection))
                 self._checked = rows.schema
-            _run(
-                connection,
-                "create table {} as select {}, 0::bigint as {} from {} with no data",
-                self._name(staging),
-                _list(columns),
-                Identifier(_TASK),
-                self._name(self._table),
+            connection.execute(
+                f"create table {table} as select {columns}, 0::bigint as {_TASK} from {self._table} "
+                "with no data"
             )
-            copy = SQL("copy {} ({}) from stdin (format csv)").format(
-                self._name(staging), _list([*columns, _TASK])
-            )
-            statement = copy.as_string(connection)
         self._attempts[staging] = attempt.batch_id
+        statement = f"copy {table} ({columns}, {_TASK}) from stdin (format csv)"
         text = postgres_columns.as_text(rows)
         done = text.mapInArrow(
             partial(copy_partition, self._sink.dsn, statement), "task bigint, rows bigint"
@@ -100,31 +92,24 @@ class PostgresWriter(SinkWriter):
         # Of a partition that ran more than once, Spark hands on the answer of one task.
         return {
             "staging": staging,
-            "columns": columns,
+            "columns": rows.columns,
             "tasks": sorted(task for task, _ in done),
             "rows": sum(count for _, count in done),
         }
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         with self._transaction() as connection:
-            entered = _run(
-                connection,
-                "insert into {} (pipeline, target, batch_id, rows) values (%s, %s, %s, %s) "
+            entered = connection.execute(
+                f"insert into {self._batches} (pipeline, target, batch_id, rows) values (%s, %s, %s, %s) "
                 "on conflict do nothing",
-                self._name(_BATCHES),
-                values=(self._pipeline, self._sink.table, batch_id, receipt["rows"]),
+                (self._pipeline, self._sink.table, batch_id, receipt["rows"]),
             )
             if entered.rowcount:
-                columns = _list(receipt["columns"])
-                moved = _run(
-                    connection,
-                    "insert into {} ({}) select {} from {} where {} = any(%s)",
-                    self._name(self._table),
-                    columns,
-                    columns,
-                    self._name(receipt["staging"]),
-                    Identifier(_TASK),
-                    values=(receipt["tasks"],),
+                columns, staging = _listed(receipt["columns"]), self._quoted(receipt["staging"])
+                moved = connection.execute(
+                    f"insert into {self._table} ({columns}) select {columns} from {staging} "
+                    f"where {_TASK} = any(%s)",
+                    (receipt["tasks"],),
                 )
                 if moved.rowcount != receipt["rows"]:
                     raise SinkError(
@@ -138,11 +123,9 @@ class PostgresWriter(SinkWriter):
 
     def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
         with self._transaction() as connection:
-            entered = _run(
-                connection,
-                "select batch_id from {} where pipeline = %s and target = %s",
-                self._name(_BATCHES),
-                values=(self._pipeline, self._sink.table),
+            entered = connection.execute(
+                f"select batch_id from {self._batches} where pipeline = %s and target = %s",
+                (self._pipeline, self._sink.table),
             )
             published = {batch_id for (batch_id,) in entered}
             latest = max(published, default=-1)
@@ -170,21 +153,15 @@ class PostgresWriter(SinkWriter):
         if self._connection is not None:
             self._connection.close()
 
-    def _create_statement(self, rows: DataFrame) -> Composed:
+    def _create_statement(self, rows: DataFrame) -> str:
         if len(set(rows.columns)) < len(rows.columns):
             raise SinkError(f"the rows have columns with the same name: {', '.join(rows.columns)}")
-        types = [
-            SQL("{} {}").format(Identifier(name), SQL(kind))
-            for name, kind in postgres_columns.create_types(rows)
-        ]
-        return SQL("create table if not exists {} ({})").format(
-            self._name(self._table), SQL(", ").join(types)
-        )
+        types = [f"{_listed([name])} {kind}" for name, kind in postgres_columns.create_types(rows)]
+        return f"create table if not exists {self._table} ({', '.join(types)})"
 
     def _columns(self, connection: Connection) -> list[Found]:
         """The columns of the table; none when there is no table yet."""
-        target = self._name(self._table).as_string(connection)
-        return [Found(*column) for column in connection.execute(_COLUMNS, (target,)).fetchall()]
+        return [Found(*column) for column in connection.execute(_COLUMNS, (self._table,)).fetchall()]
 
     def _drop(self, connection: Connection, names: Sequence[str]) -> None:
         """Drop staging tables at the end of a transaction, except those still in use."""
@@ -193,12 +170,13 @@ class PostgresWriter(SinkWriter):
         for name in names:
             try:
                 with connection.transaction():
-                    _run(connection, "drop table if exists {}", self._name(name))
+                    connection.execute(f"drop table if exists {self._quoted(name)}")
             except psycopg.errors.LockNotAvailable:
                 log.warning("staging table %s is still in use; a later start will drop it", name)
 
-    def _name(self, table: str) -> Identifier:
-        return Identifier(self._schema, table) if self._schema else Identifier(table)
+    def _quoted(self, table: str) -> str:
+        """With the schema of the target, if it has one."""
+        return Identifier(*filter(None, (self._schema, table))).as_string(None)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -228,7 +206,7 @@ def copy_partition(dsn: str, statement: str, batches: Iterable[pa.RecordBatch]) 
     with (
         connect(dsn) as connection,
         connection.transaction(),
-        connection.cursor().copy(SQL(statement)) as copy,
+        connection.cursor().copy(statement) as copy,
     ):
         for batch in chain([first], filled):
             copy.write(_csv(batch, task))
@@ -260,12 +238,5 @@ def _csv(batch: pa.RecordBatch, task: int) -> memoryview:
     return memoryview(buffer.getvalue())
 
 
-def _run(
-    connection: Connection, statement: str, *names: Composable, values: Sequence[Any] | None = None
-) -> psycopg.Cursor[Any]:
-    """Execute a statement with names in place of its braces, and values in place of its `%s`."""
-    return connection.execute(SQL(statement).format(*names), values)
-
-
-def _list(columns: Sequence[str]) -> Composed:
-    return SQL(", ").join(map(Identifier, columns))
+def _listed(columns: Sequence[str]) -> str:
+    return ", ".join(Identifier(name).as_string(None) for name in columns)
