@@ -14,15 +14,13 @@ from tidegate.disk import DISK
 from tidegate.errors import PipelineError, SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form, manifest
-from tidegate.sinks.committed import local, read
+from tidegate.sinks.committed import local
 from tidegate.sinks.manifest import OutputManifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Files", "read"]
 
 _DATA = "data"
 _FORMATS = ("parquet", "json")
