@@ -18,7 +18,7 @@ from tidegate.pipeline.pipeline import Pipeline
 from tidegate.pipeline.stream import KeyedStream, Stream
 from tidegate.pipeline.window import session, sliding, tumbling
 from tidegate.run.progress import BatchProgress
-from tidegate.sinks.files import read
+from tidegate.sinks.committed import read
 
 __version__ = "0.1.0"
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cluster import Cluster
 from tidegate.cluster.local import LocalCluster
+from tidegate.cluster.provider import Cluster
 from tidegate.cluster.standalone import Standalone
 from tidegate.spark import session
 from tidegate.translation import task

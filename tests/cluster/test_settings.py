@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tidegate.cluster import open_cluster
 from tidegate.cluster.local import InProcess
+from tidegate.cluster.settings import open_cluster
 from tidegate.cluster.standalone import Standalone
 from tidegate.config.settings import ClusterSettings
 from tidegate.errors import ClusterError, ConfigError

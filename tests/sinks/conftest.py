@@ -64,7 +64,7 @@ def never(request: pytest.FixtureRequest, place: Place) -> Callable[..., None]:
 def writer(place: Place, spark: SparkSession) -> SinkWriter:
     """The sink of `place`, opened as at the start of a first run."""
     opened = place.sink.open(spark, pipeline="test")
-    opened.recover(-1)
+    opened.recover(-1, None, generation=1)
     return opened
 
 

@@ -34,7 +34,7 @@ def out(tmp_path: Path) -> Path:
 
 def opened(out: Path, spark: SparkSession, *, committed: int = -1, pipeline: str = "test") -> SinkWriter:
     writer = tg.sinks.Files(out).open(spark, pipeline=pipeline)
-    writer.recover(committed)
+    writer.recover(committed, None, generation=9)
     return writer
 
 
@@ -115,13 +115,14 @@ def test_output_that_was_removed_is_refused(
 ) -> None:
     writer = opened(out, spark)
     receipt = writer.write(numbers(0, rows), batch(0))
-    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt)  # committed, but not published
+    # Committed, but not published.
+    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt, generation=9)
     writer.publish(0, receipt)
-    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt)
+    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt, generation=9)
     shutil.rmtree(out)
     restarted = tg.sinks.Files(out).open(spark, pipeline="test")
     with pytest.raises(SinkError, match=r"output of batches up to 0 is missing from .*a new checkpoint"):
-        restarted.recover(0, receipt)
+        restarted.recover(0, receipt, generation=9)
 
 
 def test_sink_that_was_added_later_has_no_output_to_miss(

@@ -39,7 +39,7 @@ class Database:
 
     def open(self, spark: SparkSession, *, committed: int = -1, table: str | None = None) -> SinkWriter:
         writer = Postgres(self.dsn, table or self.table).open(spark, pipeline="test")
-        writer.recover(committed)
+        writer.recover(committed, None, generation=9)
         return writer
 
 
@@ -101,7 +101,7 @@ def test_staging_table_that_is_locked_does_not_stop_the_start(
 ) -> None:
     import psycopg
 
-    monkeypatch.setattr("tidegate.sinks.postgres._LOCK_SECONDS", 1)
+    monkeypatch.setattr("tidegate.sinks.postgres_writer._LOCK_SECONDS", 1)
     writer = database.open(spark)
     stuck, free = (writer.write(numbers(0, 1), batch(0, number=number))["staging"] for number in range(2))
 

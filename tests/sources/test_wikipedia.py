@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,12 +18,20 @@ from tidegate.errors import PipelineError
 from tidegate.sinks import Discard
 from tidegate.sources import ServerNames, Wikipedia
 from tidegate.sources._changes import changes
-from tidegate.sources._folder import Volume, Written
+from tidegate.sources._folder import Volume, Written, write_lines
 from tidegate.sources.source import REASON, Limit, Source
-from tidegate.sources.wikipedia import write_server_names, write_wikipedia
+from tidegate.sources.wikipedia import server_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+def write_wikipedia(out: Path, volume: Volume, *, seed: int = 0, **more: Any) -> Written:
+    return write_lines(out, partial(changes, seed), volume, seed=seed, **more)
+
+
+def write_server_names(out: Path, volume: Volume, **more: Any) -> Written:
+    return write_lines(out, partial(server_lines, 0), volume, **more)
 
 
 def lines(folder: Path) -> list[str]:

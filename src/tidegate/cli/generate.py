@@ -55,9 +55,11 @@ def wikipedia(
     malformed: Malformed = 0.0,
 ) -> None:
     """Write changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
-    from tidegate.sources.wikipedia import write_wikipedia
+    from tidegate.sources._changes import changes
+    from tidegate.sources._folder import write_lines
 
-    _write(partial(write_wikipedia, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
+    write = partial(write_lines, out, partial(changes, seed), seed=seed, malformed=malformed)
+    _write(write, out, _volume(rows, size, files))
 
 
 @app.command()
@@ -70,9 +72,11 @@ def server_names(
     malformed: Malformed = 0.0,
 ) -> None:
     """Write ids and server names, as JSON lines, for the source `ServerNames`."""
-    from tidegate.sources.wikipedia import write_server_names
+    from tidegate.sources._folder import write_lines
+    from tidegate.sources.wikipedia import server_lines
 
-    _write(partial(write_server_names, out, seed=seed, malformed=malformed), out, _volume(rows, size, files))
+    write = partial(write_lines, out, partial(server_lines, seed), seed=seed, malformed=malformed)
+    _write(write, out, _volume(rows, size, files))
 
 
 @app.command()

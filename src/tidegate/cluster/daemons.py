@@ -56,10 +56,9 @@ class Daemon:
     @property
     def alive(self) -> bool:
         """Whether it has not ended, by itself or otherwise."""
-        if self._guard.poll() is not None or self._guard.stdout is None or self._guard.stdout.closed:
-            return False
+        assert self._guard.stdout is not None
         # The guard's next word, and its end, say the same.
-        return not select.select([self._guard.stdout], [], [], 0)[0]
+        return self._guard.poll() is None and not select.select([self._guard.stdout], [], [], 0)[0]
 
     def log(self) -> str:
         """What it has written so far."""
@@ -81,14 +80,11 @@ class Daemon:
     def end(self) -> None:
         """End it with all that it started. May be called again."""
         self.request_end()
-        try:
-            self._guard.wait(_END)
-        except subprocess.TimeoutExpired:
-            self._guard.kill()
-            self._guard.wait()
-        for stream in (self._guard.stdout, self._guard.stderr):
-            if stream is not None:
-                stream.close()
+        with self._guard:
+            try:
+                self._guard.wait(_END)
+            except subprocess.TimeoutExpired:
+                self._guard.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -11,6 +11,9 @@ from tidegate.spark.executors import Executors
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_START = 120.0
+"""Seconds that the first executor has to register."""
+
 
 class Standalone(Cluster):
     """Executors on the workers of a master at `spark://host:port`.
@@ -19,12 +22,10 @@ class Standalone(Cluster):
     From then on there are as many as were asked for, as far as there is room. `close` leaves the workers.
     """
 
-    def __init__(self, master: str, *, cores: int = 1, memory: str = "1g", patience: float = 120.0) -> None:
-        """`cores` and `memory` are of one executor; its Python must be where this process has it. `patience`,
-        in seconds, is how long `attach` waits for the first one."""
+    def __init__(self, master: str, *, cores: int = 1, memory: str = "1g") -> None:
+        """`cores` and `memory` are of one executor; its Python must be where this process has it."""
         if not master.startswith("spark://"):
             raise ClusterError(f"{master!r} is not a standalone master; write it like spark://host:7077")
-        self._patience = patience
         conf = executor_conf(cores, memory)
         host = master.removeprefix("spark://").partition(":")[0]
         if host in ("127.0.0.1", "localhost"):
@@ -34,9 +35,9 @@ class Standalone(Cluster):
     def attach(self, spark: SparkSession) -> None:
         """Returns when there is an executor."""
         self._executors = Executors(spark)
-        if not self._await_executors(spark, 1, self._patience):
+        if not self._await_executors(spark, 1, _START):
             raise ClusterError(
-                f"{self.master} gave no executor within {self._patience:.0f} s: is there a worker with "
+                f"{self.master} gave no executor within {_START:.0f} s: is there a worker with "
                 f"{self.conf['spark.executor.cores']} free cores and {self.conf['spark.executor.memory']} of "
                 "memory, and does it reach this machine?"
             )

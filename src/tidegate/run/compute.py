@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from tidegate.cluster import Cluster, open_cluster
 from tidegate.cluster.local import InProcess
+from tidegate.cluster.provider import Cluster
+from tidegate.cluster.settings import open_cluster
 from tidegate.config import Config
 from tidegate.pipeline.plan import Plan
 from tidegate.spark import session

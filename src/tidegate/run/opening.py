@@ -15,8 +15,8 @@ from tidegate.batch.intake import Intake
 from tidegate.batch.job import SparkJobs
 from tidegate.batch.outputs import Outputs
 from tidegate.batch.shell import Batches
-from tidegate.batch.time import Watermark
-from tidegate.cluster import Cluster
+from tidegate.batch.watermark import Watermark
+from tidegate.cluster.provider import Cluster
 from tidegate.config import Config
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan

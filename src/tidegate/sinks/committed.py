@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
-from datetime import date, datetime
-from decimal import Decimal
+from base64 import b64decode
+from collections.abc import Sequence
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote, urlsplit
@@ -70,95 +70,55 @@ def _read_spark(root: Path, batches: list[OutputManifest], spark: SparkSession) 
 
 def _read_arrow(root: Path, batches: list[OutputManifest]) -> pa.Table:
     import pyarrow as pa
-
-    schema = _arrow_schema(batches[-1].schema)
-    tables = [schema.empty_table()]
-    for batch in batches:
-        load = _load_parquet if batch.format == "parquet" else _load_json
-        tables += [load(root / name, schema) for name in batch.files]
-    return pa.concat_tables(tables)
-
-
-def _arrow_schema(spark_schema: dict[str, Any]) -> pa.Schema:
+    import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    schema: pa.Schema = to_arrow_schema(StructType.fromJson(_nullable(spark_schema)), timezone="UTC")
-    return schema
-
-
-def _nullable(schema: Any) -> Any:
-    """Spark's JSON of a schema with nulls allowed everywhere, as in all that is read from files."""
-    if isinstance(schema, list):
-        return [_nullable(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    allowed = ("nullable", "containsNull", "valueContainsNull")
-    return {key: True if key in allowed else _nullable(part) for key, part in schema.items()}
-
-
-def _load_parquet(path: Path, schema: pa.Schema) -> pa.Table:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    # Spark writes timestamps in the old 96-bit form, without a zone: they are in UTC.
-    found = pq.ParquetFile(path, coerce_int96_timestamp_unit="us").read()
-    columns = [
-        found[field.name].cast(field.type)
-        if field.name in found.column_names
-        else pa.nulls(found.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
+    # All that is read from files may be null.
+    schema = to_arrow_schema(StructType.fromJson(batches[-1].schema).toNullable(), timezone="UTC")
+    tables = [schema.empty_table()]
+    for file_format, alike in groupby(batches, lambda batch: batch.format):
+        files = [root / name for batch in alike for name in batch.files]
+        if file_format == "json":
+            tables += [_load_json(file, schema) for file in files]
+        elif files:
+            # Spark writes timestamps in the old 96-bit form, without a zone: they are in UTC.
+            found = pq.read_table(files, schema=schema, partitioning=None, coerce_int96_timestamp_unit="us")
+            tables.append(found)
+    return pa.concat_tables(tables)
 
 
 def _load_json(path: Path, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    decoders = [(field.name, _decoder(field.type)) for field in schema]
     with path.open(encoding="utf-8") as lines:
-        # Numbers stay text until the column says whether they are decimals or doubles.
-        records = [json.loads(line, parse_float=str) for line in lines]
-    columns = [
-        pa.array([decode(record.get(name)) for record in records], field.type)
-        for (name, decode), field in zip(decoders, schema, strict=True)
-    ]
-    return pa.table(columns, schema=schema)
+        # Numbers stay text until the column says what they are, such as decimals or doubles.
+        rows = [json.loads(line, parse_int=str, parse_float=str) for line in lines]
+    return pa.Table.from_struct_array(_array(rows, pa.struct(list(schema))))
 
 
-def _decoder(kind: pa.DataType) -> Callable[[Any], Any]:
-    """From a JSON value as Spark writes it to a Python value of an Arrow type; null stays null."""
-    decode = _decoder_of_value(kind)
-    return lambda value: None if value is None else decode(value)
-
-
-def _decoder_of_value(kind: pa.DataType) -> Callable[[Any], Any]:
-    from base64 import b64decode
-
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """JSON values as Spark writes them, their numbers as text, as an array of an Arrow type."""
+    import pyarrow as pa
     import pyarrow.types as t
 
+    null = pa.array([value is None for value in values], pa.bool_())
     if t.is_struct(kind):
-        fields = [(field.name, _decoder(field.type)) for field in kind]
-        return lambda value: {name: decode(value.get(name)) for name, decode in fields}
-    if t.is_map(kind):
-        key, item = _decoder(kind.key_type), _decoder(kind.item_type)
-        return lambda value: [(key(k), item(v)) for k, v in value.items()]
-    if t.is_list(kind):
-        element = _decoder(kind.value_type)
-        return lambda value: [element(entry) for entry in value]
-    simple: list[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = [
-        (t.is_timestamp, datetime.fromisoformat),
-        (t.is_date, date.fromisoformat),
-        (t.is_decimal, Decimal),
-        (t.is_floating, float),
-        (t.is_integer, int),
-        (t.is_binary, b64decode),
-        (t.is_large_binary, b64decode),
-        (t.is_boolean, lambda value: value if isinstance(value, bool) else value == "true"),
-        (t.is_string, str),
-        (t.is_large_string, str),
-    ]
-    for matches, decode in simple:
-        if matches(kind):
-            return decode
-    raise SinkError(f"a column of type {kind} cannot be read back from JSON; write Parquet instead")
+        parts = [_array([(value or {}).get(field.name) for value in values], field.type) for field in kind]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=null)
+    if t.is_list(kind) or t.is_map(kind):
+        offsets = pa.array([0, *accumulate(len(value or ()) for value in values)], pa.int32())
+        entries = list(chain.from_iterable(value or () for value in values))  # of a map, the keys
+        if t.is_list(kind):
+            return pa.ListArray.from_arrays(offsets, _array(entries, kind.value_type), type=kind, mask=null)
+        items = _array([item for value in values for item in (value or {}).values()], kind.item_type)
+        return pa.MapArray.from_arrays(offsets, _array(entries, kind.key_type), items, type=kind, mask=null)
+    if t.is_binary(kind):
+        return pa.array([None if value is None else b64decode(value) for value in values], kind)
+    if t.is_boolean(kind):
+        values = [None if value is None else str(value).lower() for value in values]
+    try:
+        return pa.array(values, pa.string()).cast(kind)
+    except pa.ArrowNotImplementedError:
+        problem = f"a column of type {kind} cannot be read back from JSON; write Parquet instead"
+        raise SinkError(problem) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -59,10 +58,10 @@ class _Writer(SinkWriter):
         return {"rows": count(), "columns": columns, "cells": [list(line[1:]) for line in lines]}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
-        print(f"batch {batch_id}: {receipt['rows']:,} rows", file=sys.stdout)  # noqa: T201
+        print(f"batch {batch_id}: {receipt['rows']:,} rows")  # noqa: T201
         if receipt["cells"]:
             for line in _table(receipt["columns"], receipt["cells"]):
-                print(line, file=sys.stdout)  # noqa: T201
+                print(line)  # noqa: T201
 
 
 def _cell(name: str, kind: str) -> Column:

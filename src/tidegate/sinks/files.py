@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
+from tidegate.disk import DISK
 from tidegate.errors import PipelineError, SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form, manifest
-from tidegate.sinks.committed import local, read
+from tidegate.sinks.committed import local
 from tidegate.sinks.manifest import OutputManifest
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-__all__ = ["Files", "read"]
 
 _DATA = "data"
 _FORMATS = ("parquet", "json")
@@ -100,7 +99,9 @@ class _Writer(SinkWriter):
             )
         # Spark writes a file even for a partition without rows.
         files = [part for part, count in counts.items() if count]
-        _sync([*files, folder, folder.parent])
+        # The ledger must never name files that a power cut has lost. A file is synced as a folder is.
+        for place in (*files, folder, folder.parent):
+            DISK.sync_folder(place)
         self._attempts.append(folder)
         return {
             "attempt": str(attempt),
@@ -117,11 +118,13 @@ class _Writer(SinkWriter):
             if not (self._root / name).is_file():
                 raise SinkError(f"batch {batch_id} cannot be published: {self._root / name} is missing")
         OutputManifest(pipeline=self._pipeline, batch_id=batch_id, **receipt).publish(self._root)
-        self._forget(batch_id, receipt["attempt"])
+        # What earlier attempts of this run wrote for the batch.
+        for folder in self._attempts:
+            if _batch_of(folder) == batch_id and folder.name != receipt["attempt"]:
+                shutil.rmtree(folder, ignore_errors=True)
+        self._attempts = [folder for folder in self._attempts if _batch_of(folder) > batch_id]
 
-    def recover(
-        self, committed: int, receipt: Receipt | None = None, *, generation: int | None = None
-    ) -> None:
+    def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
         visible = dict(manifest.published(self._root))
         self._check_owner(visible, committed)
         # A batch without rows has a folder, too.
@@ -135,7 +138,7 @@ class _Writer(SinkWriter):
             attempts[_batch_of(folder)].append(folder)
         for batch_id, folders in attempts.items():
             if batch_id > committed:
-                orphans = [f for f in folders if generation is None or _generation_of(f) < generation]
+                orphans = [folder for folder in folders if int(folder.name.split("-")[1]) < generation]
             elif batch_id in visible and len(folders) > 1:
                 winner = manifest.load(visible[batch_id]).attempt
                 orphans = [folder for folder in folders if folder.name != winner]
@@ -148,14 +151,6 @@ class _Writer(SinkWriter):
     def _save(self, rows: DataFrame, folder: Path) -> None:
         options = json_form.LINES if self._format == "json" else {}
         rows.write.format(self._format).options(**options).save(str(folder))
-
-    def _forget(self, batch_id: int, winner: str) -> None:
-        """Remove what earlier attempts of this run wrote for a published batch."""
-        done = [folder for folder in self._attempts if _batch_of(folder) <= batch_id]
-        for folder in done:
-            self._attempts.remove(folder)
-            if _batch_of(folder) == batch_id and folder.name != winner:
-                shutil.rmtree(folder, ignore_errors=True)
 
     def _check_owner(self, visible: dict[int, Path], committed: int) -> None:
         if not visible:
@@ -179,25 +174,10 @@ def _batch_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
 
 
-def _generation_of(folder: Path) -> int:
-    return int(folder.name.split("-")[1])
-
-
 def _count(part: Path) -> int:
-    """The rows in one data file."""
     if part.suffix == ".parquet":
         import pyarrow.parquet as pq
 
         return int(pq.read_metadata(part).num_rows)
     with part.open("rb") as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
-
-
-def _sync(paths: list[Path]) -> None:
-    """Flush them to disk, so that the ledger never names files that a power cut has lost."""
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

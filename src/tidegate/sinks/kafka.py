@@ -63,7 +63,14 @@ class Kafka(Sink):
             raise refused(f"a topic has at least 1 partition, not {self.partitions}", step="Kafka")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
-        return _Writer(self, pipeline, _partition_count(spark, self))
+        client = {
+            _BOOTSTRAP: self.bootstrap,
+            "default.api.timeout.ms": str(_ADMIN_SECONDS * 1000),
+            "request.timeout.ms": str(_ADMIN_SECONDS * 1000 // 2),
+            **{k.removeprefix(_PREFIX): text for k, text in self.options.items() if k.startswith(_PREFIX)},
+        }
+        partitions = ensure_topic(spark, client, self.topic, partitions=self.partitions)
+        return _Writer(self, pipeline, partitions)
 
     def describe(self) -> str:
         return f"Kafka {self.topic}"
@@ -85,9 +92,8 @@ class _Writer(SinkWriter):
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         rows, count = counted(rows)
         messages = _numbered(_messages(rows, self._sink), self._partitions)
-        headers = _headers({PIPELINE: self._pipeline, BATCH: str(attempt.batch_id)})
         (
-            messages.select("key", "value", "partition", headers.alias("headers"))
+            messages.select("key", "value", "partition", _headers(self._pipeline, attempt.batch_id))
             .write.format("kafka")
             .options(**self._sink.options)
             .option(_PREFIX + _BOOTSTRAP, self._sink.bootstrap)
@@ -131,23 +137,12 @@ def _numbered(messages: DataFrame, partitions: int) -> DataFrame:
     )
 
 
-def _headers(fixed: Mapping[str, str]) -> Column:
+def _headers(pipeline: str, batch_id: int) -> Column:
     from pyspark.sql import functions as f
 
-    texts = {
-        **{name: f.lit(text) for name, text in fixed.items()},
-        SEQUENCE: f.col("sequence").cast("string"),
-    }
-    pairs = ((f.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in texts.items())
-    return f.array(*(f.struct(*pair) for pair in pairs))
-
-
-def _partition_count(spark: SparkSession, sink: Kafka) -> int:
-    """How many partitions the topic has; it is created when it is missing."""
-    client = {
-        _BOOTSTRAP: sink.bootstrap,
-        "default.api.timeout.ms": str(_ADMIN_SECONDS * 1000),
-        "request.timeout.ms": str(_ADMIN_SECONDS * 1000 // 2),
-        **{k.removeprefix(_PREFIX): text for k, text in sink.options.items() if k.startswith(_PREFIX)},
-    }
-    return ensure_topic(spark, client, sink.topic, partitions=sink.partitions)
+    parts = {PIPELINE: f.lit(pipeline), BATCH: f.lit(batch_id), SEQUENCE: f.col("sequence")}
+    pairs = (
+        f.struct(f.lit(name).alias("key"), part.cast("string").cast("binary").alias("value"))
+        for name, part in parts.items()
+    )
+    return f.array(*pairs).alias("headers")

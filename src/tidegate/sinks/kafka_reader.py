@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
 
 from tidegate.errors import MissingExtraError, SinkError
 
@@ -13,16 +14,13 @@ PIPELINE = "tidegate-pipeline"
 BATCH = "tidegate-batch"
 SEQUENCE = "tidegate-sequence"
 
-Mark: TypeAlias = tuple[int, int]
-"""Batch and sequence of a message; they only grow within a topic partition."""
-
 _METADATA_SECONDS = 10.0
 _SILENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message. `pipeline`, `batch_id` and `sequence` are None when no pipeline of ours wrote it."""
+    """One message. `pipeline`, `batch_id` and `sequence` are all None when no pipeline of ours wrote it."""
 
     key: bytes | None
     value: bytes | None
@@ -33,23 +31,6 @@ class Message:
     pipeline: str | None
     batch_id: int | None
     sequence: int | None
-
-
-@dataclass(slots=True)
-class _Progress:
-    offset: int
-    marks: dict[str, Mark] = field(default_factory=dict)
-
-    def advance(self, message: Message) -> bool:
-        """Go past the message; False when it repeats one that was seen before."""
-        self.offset = message.offset + 1
-        if message.pipeline is None or message.batch_id is None or message.sequence is None:
-            return True
-        mark = (message.batch_id, message.sequence)
-        if mark <= self.marks.get(message.pipeline, (-1, -1)):
-            return False
-        self.marks[message.pipeline] = mark
-        return True
 
 
 class Reader:
@@ -87,21 +68,18 @@ class Reader:
             }
         )
         try:
-            self._progress = self._start(positions or {})
+            self._positions = self._start(positions or {})
         except BaseException:
             self._consumer.close()
             raise
 
     @property
     def positions(self) -> dict[str, Any]:
-        """Partition -> next offset and, per pipeline, the latest (batch, sequence)."""
-        return {
-            str(partition): {
-                "offset": progress.offset,
-                "marks": {pipeline: list(mark) for pipeline, mark in progress.marks.items()},
-            }
-            for partition, progress in self._progress.items()
-        }
+        """Partition -> next offset and, as marks, the latest [batch, sequence] of each pipeline.
+
+        Marks only grow within a topic partition.
+        """
+        return deepcopy(self._positions)
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -111,12 +89,12 @@ class Reader:
 
     def drain(self) -> Iterator[Message]:
         """The messages up to where the topic ends now."""
-        ends = {partition: self._bounds(partition)[1] for partition in self._progress}
+        ends = {partition: self._bounds(int(partition))[1] for partition in self._positions}
         heard = time.monotonic()
-        while any(self._progress[partition].offset < end for partition, end in ends.items()):
-            before = sum(progress.offset for progress in self._progress.values())
+        while any(self._positions[partition]["offset"] < end for partition, end in ends.items()):
+            before = sum(at["offset"] for at in self._positions.values())
             message = self._next(0.5)
-            if sum(progress.offset for progress in self._progress.values()) > before:
+            if sum(at["offset"] for at in self._positions.values()) > before:
                 heard = time.monotonic()
             elif time.monotonic() - heard > _SILENCE_SECONDS:
                 raise SinkError(f"received nothing from topic {self._topic} for {_SILENCE_SECONDS:.0f} s")
@@ -124,7 +102,6 @@ class Reader:
                 yield message
 
     def close(self) -> None:
-        """Leave the brokers."""
         self._consumer.close()
 
     def __enter__(self) -> Reader:
@@ -133,7 +110,7 @@ class Reader:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _start(self, positions: Mapping[str, Any]) -> dict[int, _Progress]:
+    def _start(self, positions: Mapping[str, Any]) -> dict[str, Any]:
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -142,17 +119,15 @@ class Reader:
             raise SinkError(f"cannot read topic {self._topic}: {error}") from error
         if known.error is not None:
             raise SinkError(f"cannot read topic {self._topic}: {known.error}")
-        progress = {}
-        for partition in sorted(known.partitions):
-            if saved := positions.get(str(partition)):
-                marks = {pipeline: (int(mark[0]), int(mark[1])) for pipeline, mark in saved["marks"].items()}
-                progress[partition] = _Progress(int(saved["offset"]), marks)
-            else:
-                progress[partition] = _Progress(self._bounds(partition)[0])
+        start = {
+            str(partition): deepcopy(positions.get(str(partition)))
+            or {"offset": self._bounds(partition)[0], "marks": {}}
+            for partition in sorted(known.partitions)
+        }
         self._consumer.assign(
-            [TopicPartition(self._topic, partition, at.offset) for partition, at in progress.items()]
+            [TopicPartition(self._topic, int(partition), at["offset"]) for partition, at in start.items()]
         )
-        return progress
+        return start
 
     def _bounds(self, partition: int) -> tuple[int, int]:
         from confluent_kafka import TopicPartition
@@ -171,12 +146,19 @@ class Reader:
         if (error := found.error()) is not None:
             if error.code() == KafkaError._PARTITION_EOF:
                 # Also passes over what only the broker can see, such as the ends of transactions.
-                progress = self._progress[found.partition()]
-                progress.offset = max(progress.offset, found.offset())
+                at = self._positions[str(found.partition())]
+                at["offset"] = max(at["offset"], found.offset())
                 return None
             raise SinkError(f"cannot read topic {self._topic}: {error}")
         message = _decoded(found)
-        return message if self._progress[message.partition].advance(message) else None
+        at = self._positions[str(message.partition)]
+        at["offset"] = message.offset + 1
+        if message.pipeline is not None:
+            mark = [message.batch_id, message.sequence]
+            if mark <= at["marks"].get(message.pipeline, [-1, -1]):
+                return None
+            at["marks"][message.pipeline] = mark
+        return message
 
 
 def read_committed(bootstrap: str, topic: str, *, options: Mapping[str, Any] | None = None) -> list[Message]:

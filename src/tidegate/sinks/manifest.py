@@ -38,7 +38,6 @@ def path_of(root: Path, batch_id: int) -> Path:
 
 
 def load(path: Path) -> OutputManifest:
-    """Read one manifest."""
     try:
         return OutputManifest(**json.loads(path.read_bytes()))
     except (ValueError, TypeError) as error:

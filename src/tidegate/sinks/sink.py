@@ -55,13 +55,11 @@ class SinkWriter(ABC):
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         """Make a written batch visible. Publishing a batch again changes nothing."""
 
-    def recover(  # noqa: B027
-        self, committed: int, receipt: Receipt | None = None, *, generation: int | None = None
-    ) -> None:
+    def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:  # noqa: B027
         """Called once at start: drop what was written for batches after `committed` (-1: none yet).
 
-        With the `generation` of this driver, only attempts of earlier ones are dropped: when it is held up
-        here, a later driver may have written and committed meanwhile.
+        Only attempts of generations before `generation`, that of this driver, are dropped: when it is held
+        up here, a later driver may have written and committed meanwhile.
 
         `receipt` is what this sink answered for that batch; None when it was no part of it. With it, a
         sink can tell that its output was removed, and refuse to resume.

@@ -19,7 +19,8 @@ _NEARLY = 1e-14
 class Curve:
     """Pieces `(seconds, rate at the start, rate at the end)`, one after the other from second 0.
 
-    After the last piece the curve starts again (`repeats`), or stays at its last rate.
+    After the last piece the curve starts again (`repeats`), or stays at its last rate. What `count` and
+    `times` tell is said in `Rate`.
     """
 
     def __init__(self, pieces: Sequence[tuple[float, float, float]], *, repeats: bool = False) -> None:
@@ -33,11 +34,9 @@ class Curve:
 
     @property
     def total(self) -> float:
-        """Rows of all pieces together."""
         return self._sums[-1]
 
     def count(self, seconds: float) -> int:
-        """Whole rows sent from second 0 to `seconds`, both included; 0 before the start."""
         if seconds <= 0:
             return 0
         before = 0.0
@@ -51,10 +50,6 @@ class Curve:
         return nearest if abs(rows - nearest) <= _NEARLY * nearest else int(rows)
 
     def times(self, offsets: NDArray[Any]) -> NDArray[np.float64]:
-        """When row `offset` (from 0) is sent: the second at which `count` becomes `offset + 1`.
-
-        Infinity for a row that is never sent.
-        """
         import numpy as np
 
         rows = offsets.astype(np.float64) + 1.0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING
 
 from tidegate.errors import PipelineError
 from tidegate.sources._words import below, fractions, words
@@ -25,6 +27,10 @@ Progress = Callable[["Written"], None]
 Lines = Callable[[int, int], "pa.StringArray"]
 """The lines of the rows from the first number up to but not including the second, each with its line end.
 A pure function: the same numbers always give the same lines."""
+
+Add = Callable[[int, int, float], int]
+"""Adds rows to a file, from the first number on and as many as the second, and stops at the one that fills as
+many bytes as the third. Returns how many were added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +51,6 @@ class Volume:
             raise PipelineError(f"not enough data for {self.files} files", step="generate")
 
     def shares(self) -> list[Volume]:
-        """What each file gets."""
         total = self.rows or self.size or 0
         parts = [b - a for a, b in pairwise(total * i // self.files for i in range(self.files + 1))]
         return [Volume(size=part) if self.rows is None else Volume(rows=part) for part in parts]
@@ -61,23 +66,31 @@ class Written:
     first: str = ""
 
 
-class PartFile(Protocol):
-    """A file that is being written. `size` is its size so far, in bytes."""
+def write_lines(
+    out: str | Path,
+    lines: Lines,
+    volume: Volume,
+    *,
+    seed: int = 0,
+    malformed: float = 0.0,
+    suffix: str = ".json",
+    header: str = "",
+    progress: Progress | None = None,
+) -> Written:
+    """Write files of text lines. About `malformed` of them, from 0 to 1, are truncated, mistyped or garbage.
 
-    size: int
-
-    def add(self, first: int, rows: int, room: int | None) -> int:
-        """Add `rows` rows from row `first` on, and stop at the first that fills `room` bytes.
-
-        Returns how many were added.
-        """
+    The same arguments give the same bytes.
+    """
+    if malformed:
+        lines = partial(_spoiled, lines, malformed, seed)
+    return write_parts(out, suffix, volume, partial(_text_file, lines, header), progress)
 
 
 def write_parts(
     out: str | Path,
     suffix: str,
     volume: Volume,
-    part: Callable[[Path], AbstractContextManager[PartFile]],
+    part: Callable[[IO[bytes]], AbstractContextManager[Add]],
     progress: Progress | None = None,
 ) -> Written:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
@@ -93,13 +106,13 @@ def write_parts(
         hidden = folder / f".{name}.writing"
         try:
             before = written.size
-            with part(hidden) as open_part:
-                _fill(open_part, share, written, progress)
-            written.size = before + hidden.stat().st_size  # with what closing the file adds
+            with hidden.open("wb") as file:
+                with part(file) as add:
+                    _fill(file, add, share, written, progress)
+                written.size = before + file.tell()  # with what ending the part adds
             hidden.replace(folder / name)
         finally:
-            with suppress(FileNotFoundError):
-                hidden.unlink()
+            hidden.unlink(missing_ok=True)
         written.files += 1
     return written
 
@@ -109,69 +122,49 @@ def _next_number(folder: Path) -> int:
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def _fill(part: PartFile, share: Volume, written: Written, progress: Progress | None) -> None:
-    rows = 0
-    while share.rows is None or rows < share.rows:
-        before = part.size
-        wanted = _CHUNK if share.rows is None else min(_CHUNK, share.rows - rows)
-        added = part.add(written.rows, wanted, None if share.size is None else share.size - before)
-        rows += added
+def _fill(file: IO[bytes], add: Add, share: Volume, written: Written, progress: Progress | None) -> None:
+    left, size = share.rows or math.inf, share.size or math.inf
+    while left > 0:
+        before = file.tell()
+        added = add(written.rows, int(min(_CHUNK, left)), size - before)
+        left -= added
         written.rows += added
-        written.size += part.size - before
+        written.size += file.tell() - before
         if progress is not None:
             progress(written)
-        if share.size is not None and part.size >= share.size:
+        if file.tell() >= size:
             return
 
 
-class LineFile:
-    """A file of text lines."""
+@contextmanager
+def _text_file(lines: Lines, header: str, file: IO[bytes]) -> Iterator[Add]:
+    import numpy as np
 
-    def __init__(self, path: Path, lines: Lines, header: str = "") -> None:
-        self.size = 0
-        self._path = path
-        self._lines = lines
-        self._header = header
-
-    def __enter__(self) -> LineFile:
-        self._file: IO[bytes] = self._path.open("wb")
-        self.size += self._file.write(self._header.encode())
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        self._file.close()
-
-    def add(self, first: int, rows: int, room: int | None) -> int:
-        import numpy as np
-
-        lines = self._lines(first, first + rows)
-        _, offsets, text = lines.buffers()
+    def add(first: int, rows: int, room: float) -> int:
+        found = lines(first, first + rows)
+        _, offsets, text = found.buffers()
         # The lines are contiguous in Arrow's memory, just as they are in the file.
-        ends = np.frombuffer(offsets, dtype=np.int32)[lines.offset : lines.offset + rows + 1]
-        count = rows if room is None else min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
-        self.size += self._file.write(memoryview(text)[ends[0] : ends[count]])
+        ends = np.frombuffer(offsets, dtype=np.int32)[found.offset : found.offset + rows + 1]
+        count = min(rows, int(np.searchsorted(ends[1:] - ends[0], room)) + 1)
+        file.write(memoryview(text)[ends[0] : ends[count]])
         return count
 
+    file.write(header.encode())
+    yield add
 
-def spoiled(lines: Lines, share: float, seed: int) -> Lines:
-    """The same lines, but about `share` of them (0 to 1) malformed: truncated, mistyped or garbage."""
-    if not 0 <= share <= 1:
-        raise PipelineError(f"malformed is a share from 0 to 1, not {share}", step="generate")
 
-    def spoil(first: int, last: int) -> pa.StringArray:
-        import numpy as np
-        import pyarrow as pa
-        import pyarrow.compute as pc
+def _spoiled(lines: Lines, share: float, seed: int, first: int, last: int) -> pa.StringArray:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-        good, offsets = lines(first, last), np.arange(first, last)
-        hit = pa.array(fractions(words(seed, _SPOILED, offsets)) < share)
-        short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(good, 0, 12), "\n", "")
-        bad = pc.choose(
-            pa.array(below(words(seed, _HOW, offsets), 3)),
-            short,
-            '{"id": "seven", "timestamp": "yesterday"}\n',
-            "--- connection reset ---\n",
-        )
-        return pc.if_else(hit, bad, good)
-
-    return spoil if share else lines
+    good, offsets = lines(first, last), np.arange(first, last)
+    hit = pa.array(fractions(words(seed, _SPOILED, offsets)) < share)
+    short = pc.binary_join_element_wise(pc.utf8_slice_codeunits(good, 0, 12), "\n", "")
+    bad = pc.choose(
+        pa.array(below(words(seed, _HOW, offsets), 3)),
+        short,
+        '{"id": "seven", "timestamp": "yesterday"}\n',
+        "--- connection reset ---\n",
+    )
+    return pc.if_else(hit, bad, good)

@@ -89,7 +89,6 @@ def _json(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, 
 
 
 def _csv(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, Column]:
-    """The text RAW parsed, the row in what was parsed, and why it is none (null if it is)."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 

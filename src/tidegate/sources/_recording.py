@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import IO, TYPE_CHECKING, Literal
 
 from tidegate.errors import PipelineError
-from tidegate.sources._folder import LineFile, Progress, Volume, Written, spoiled, write_parts
+from tidegate.sources._folder import Add, Progress, Volume, Written, write_lines, write_parts
 from tidegate.sources.sensors import Sensors
 
 if TYPE_CHECKING:
@@ -33,15 +35,20 @@ def write_sensors(
     Event times start at `source.start`, or at midnight of 1 June 2024. CSV files have a header.
     `malformed` is the share of lines that are broken. A Parquet file may pass its size by 64 k rows.
     """
-    if format not in get_args(Format):
-        raise PipelineError(f"format must be one of {', '.join(get_args(Format))}, not {format!r}")
     if format == "parquet":
         if malformed:
             raise PipelineError("malformed lines need a format with lines: json or csv", step="generate")
-        return write_parts(out, ".parquet", volume, partial(_ParquetFile, source=source), progress)
-    header = "id,timestamp,value\n" if format == "csv" else ""
-    lines = spoiled(partial(_lines, source, format), malformed, source.seed)
-    return write_parts(out, f".{format}", volume, partial(LineFile, lines=lines, header=header), progress)
+        return write_parts(out, ".parquet", volume, partial(_parquet_file, source), progress)
+    return write_lines(
+        out,
+        partial(_lines, source, format),
+        volume,
+        seed=source.seed,
+        malformed=malformed,
+        suffix=f".{format}",
+        header="id,timestamp,value\n" if format == "csv" else "",
+        progress=progress,
+    )
 
 
 def _batch(source: Sensors, first: int, last: int) -> pa.RecordBatch:
@@ -59,30 +66,14 @@ def _lines(source: Sensors, format: str, first: int, last: int) -> pa.StringArra
     return pc.binary_join_element_wise('{"id":', id_, ',"timestamp":"', at, '","value":', value, "}\n", "")
 
 
-class _ParquetFile:
-    """A Parquet file with a row group per chunk."""
+@contextmanager
+def _parquet_file(source: Sensors, file: IO[bytes]) -> Iterator[Add]:
+    """With a row group per chunk."""
+    import pyarrow.parquet as pq
 
-    def __init__(self, path: Path, source: Sensors) -> None:
-        self.size = 0
-        self._path = path
-        self._source = source
-        self._writer: Any = None
-
-    def __enter__(self) -> _ParquetFile:
-        self._file = self._path.open("wb")
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._file.close()
-
-    def add(self, first: int, rows: int, room: int | None) -> int:
-        import pyarrow.parquet as pq
-
-        batch = _batch(self._source, first, first + rows)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._file, batch.schema)
-        self._writer.write_batch(batch)
-        self.size = self._file.tell()
+    def add(first: int, rows: int, room: float) -> int:
+        writer.write_batch(_batch(source, first, first + rows))
         return rows
+
+    with pq.ParquetWriter(file, _batch(source, 0, 0).schema) as writer:
+        yield add

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -20,18 +21,13 @@ from pyspark.sql.types import StructType
 from tidegate.errors import PipelineError
 from tidegate.sources.sensors import SCHEMA, Sensors
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _ROWS_PER_BATCH = 1 << 16
 # A cut of an endless stream without a rate needs some end if there is no limit.
 _ENDLESS_CUT = 1_000_000
 
 
 class SensorDataSource(DataSource):
-    """Options: `sensors` (JSON of the source), `partitions` (into how many a cut is split) and
-    `first_rows` (what the first cut may take; empty for no limit).
-    """
+    """Its option `reader` is the SensorStreamReader, pickled, in hex."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,12 +37,8 @@ class SensorDataSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> SensorStreamReader:  # noqa: N802 (Spark's name)
-        first = self.options["first_rows"]
-        return SensorStreamReader(
-            Sensors.from_json(self.options["sensors"]),
-            int(self.options["partitions"]),
-            int(first) if first else None,
-        )
+        reader: SensorStreamReader = pickle.loads(bytes.fromhex(self.options["reader"]))
+        return reader
 
 
 @dataclass
@@ -62,6 +54,7 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are `{"start": microseconds since 1970, "offset": rows before this point}`."""
 
     def __init__(self, source: Sensors, partitions: int, first_rows: int | None) -> None:
+        """`partitions`: into how many a cut is split. `first_rows`: what the first cut may take, or None."""
         self._source = source
         self._first_rows = first_rows
         self._partitions = partitions
@@ -107,16 +100,13 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, Slice)
-        return _batches(self._source, partition)
+        for low in range(partition.low, partition.high, _ROWS_PER_BATCH):
+            high = min(partition.high, low + _ROWS_PER_BATCH)
+            yield self._source.batch(low, high, start=partition.start)
 
     def _sent(self) -> int | None:
         assert self._start is not None
         return self._source.sent(((self._until or _now()) - self._start) / 1e6)
-
-
-def _batches(source: Sensors, part: Slice) -> Iterator[pa.RecordBatch]:
-    for low in range(part.low, part.high, _ROWS_PER_BATCH):
-        yield source.batch(low, min(part.high, low + _ROWS_PER_BATCH), start=part.start)
 
 
 def _now() -> int:

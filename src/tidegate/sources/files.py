@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
 from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources._names import is_remote, local_path
-from tidegate.sources.source import RAW, REASON, Limit, Position, Source, Taken
+from tidegate.sources.source import RAW, REASON, Limit, Source, Taken
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +23,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 # By default Spark silently ignores files that are a week older than the newest one.
 _STREAM_OPTIONS = {"maxFileAge": "36500d"}
 _BINARY_FILE = "path string, modificationTime timestamp, length bigint, content binary"
+_error = partial(refused, step="Files")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,14 @@ class Files(Source):
         if first_rows is not None:
             stream = stream.option("maxFilesPerTrigger", self.limit(first_rows, None).amount)
         if self.format == "parquet":
-            from tidegate.sources._parquet import ParquetReader
+            from pyspark.sql.pandas.types import to_arrow_schema
+
+            from tidegate.sources._parquet import read_files
 
             # Only names go through Spark's source, so that a damaged file fails in our hands.
             names = stream.format("binaryFile").schema(_BINARY_FILE).load(self.folder).select("path")
             target = schema.add(RAW, "string").add(REASON, "string")
-            return names.mapInArrow(ParquetReader.of(target), target)
+            return names.mapInArrow(partial(read_files, to_arrow_schema(target, timezone="UTC")), target)
         lines = self._lines(stream.text(self.folder), schema)
         return parse(lines, schema, format=self.format, options=self.options)
 
@@ -125,10 +128,6 @@ class Files(Source):
         if not size or count <= 0:
             return Limit("files", 2 * len(taken.files))
         return Limit("bytes", max(1, rows * size // count))
-
-    def lag(self, position: Position) -> int | None:
-        """Not known: Spark's file source reports neither what it has listed nor how many rows that is."""
-        return None
 
     def _lines(self, text: DataFrame, schema: StructType) -> DataFrame:
         """The lines in a column RAW: without blank ones, headers and byte order marks."""
@@ -159,7 +158,3 @@ def _written_schema(spark: SparkSession, folder: str) -> StructType:
         if file.is_file() and count_rows([file]) is not None:
             return spark.read.parquet(str(file)).schema
     raise _error(missing)
-
-
-def _error(problem: str) -> PipelineError:
-    return refused(problem, step="Files")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
-from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
 from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources.source import RAW, Position, Source
@@ -22,6 +22,7 @@ CONNECTOR = "tidegate:spark-kafka:4.2.0"
 _RAW_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp")
 # Set by this class; another value would break what it promises.
 _OWN = ("kafka.bootstrap.servers", "subscribe", "startingOffsets", "failOnDataLoss")
+_error = partial(refused, step="Kafka")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +98,11 @@ class Kafka(Source):
         return parse(messages.select(messages["value"].cast("string").alias(RAW)), schema)
 
     def lag(self, position: Position) -> int | None:
-        latest, end = _offsets(position.latest), _offsets(position.end)
-        if latest is None or end is None:
+        if position.latest is None or position.end is None:
             return None
-        return sum(max(0, offset - end.get(place, 0)) for place, offset in latest.items())
-
-
-def _offsets(position: Any) -> dict[tuple[str, str], int] | None:
-    """Offset per topic and partition; None when the position is not known."""
-    if not isinstance(position, Mapping):
-        return None
-    return {
-        (topic, partition): int(offset)
-        for topic, partitions in position.items()
-        for partition, offset in partitions.items()
-    }
-
-
-def _error(problem: str) -> PipelineError:
-    return refused(problem, step="Kafka")
+        waiting: int = sum(
+            max(0, offset - position.end.get(topic, {}).get(partition, 0))
+            for topic, partitions in position.latest.items()
+            for partition, offset in partitions.items()
+        )
+        return waiting

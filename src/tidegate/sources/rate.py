@@ -32,17 +32,15 @@ _SINE_PIECES = 256
 
 
 class Rate(ABC):
-    """A rate over time."""
-
     @abstractmethod
     def _curve(self) -> Curve: ...
 
     def count(self, seconds: float) -> int:
-        """Rows sent from the start until `seconds` later: never falls, 0 at the start."""
+        """Whole rows sent from the start to `seconds` later, both included: never falls, 0 at the start."""
         return _curve_of(self).count(seconds)
 
     def times(self, offsets: NDArray[Any]) -> NDArray[np.float64]:
-        """When each row is sent, in seconds: row 0 when `count` becomes 1. Never falls.
+        """When each row is sent, in seconds: row 0 when `count` becomes 1, and so on. Never falls.
 
         Infinity for a row that is never sent, because the rate goes down to 0 for good before.
         """
@@ -66,8 +64,7 @@ class Constant(Rate):
 
     def __post_init__(self) -> None:
         _check_rate(self, "per_second", self.per_second)
-        if self.per_second == 0:
-            raise refused("a rate of 0 never sends a row", step="Constant")
+        _check_sends(self)
 
     def _curve(self) -> Curve:
         return Curve([(1.0, self.per_second, self.per_second)])

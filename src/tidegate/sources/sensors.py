@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
-from functools import lru_cache
+import pickle
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache, partial
 from math import gcd
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tidegate.errors import PipelineError
 from tidegate.pipeline.where import refused
 from tidegate.sources._words import below, words
-from tidegate.sources.keys import HotSet, Keys, Uniform, Zipf
-from tidegate.sources.rate import Constant, Ramp, Rate, Sine, Step, Trace
+from tidegate.sources.keys import Keys
+from tidegate.sources.rate import Constant, Rate
 from tidegate.sources.source import Position, Seen, Source
 
 if TYPE_CHECKING:
@@ -27,9 +26,7 @@ SCHEMA = "id bigint, timestamp timestamp, value double"
 # What is drawn for a row comes from streams of words of its own.
 _IDS, _VALUES = 1, 2
 _MOST_KEYS = 1 << 31
-_KINDS: dict[str, type] = {
-    kind.__name__: kind for kind in (Constant, Ramp, Sine, Step, Trace, Uniform, Zipf, HotSet)
-}
+_error = partial(refused, step="Sensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +80,11 @@ class Sensors(Source):
             object.__setattr__(self, "start", _moment(self.start).isoformat())
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
-        from tidegate.sources._sensor_stream import SensorDataSource
+        from tidegate.sources._sensor_stream import SensorDataSource, SensorStreamReader
 
+        reader = pickle.dumps(SensorStreamReader(self, max(1, parallelism), first_rows))
         spark.dataSource.register(SensorDataSource)
-        stream = spark.readStream.format(SensorDataSource.name())
-        stream = stream.option("sensors", self.to_json()).option("partitions", str(max(1, parallelism)))
-        return stream.option("first_rows", str(first_rows or "")).load()
+        return spark.readStream.format(SensorDataSource.name()).option("reader", reader.hex()).load()
 
     def describe(self) -> str:
         parts = [f"Sensors {self.sensors:,} at {'any rate' if self.rate is None else self.rate}"]
@@ -121,8 +117,7 @@ class Sensors(Source):
         """`start` in microseconds since 1970, or None."""
         if self.start is None:
             return None
-        since = _moment(self.start) - datetime(1970, 1, 1, tzinfo=UTC)
-        return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return (_moment(self.start) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
     def sent(self, seconds: float) -> int | None:
         """How many rows there are `seconds` after the start; None when there is no end to them."""
@@ -170,29 +165,6 @@ class Sensors(Source):
         deviations = (total / 65536 - 2) * 3**0.5
         return np.round(20 + 6 * deviations, 2)
 
-    def to_json(self) -> str:
-        """All arguments as text; `from_json` is the way back."""
-        arguments = asdict(self)
-        for name in ("rate", "keys"):
-            part = getattr(self, name)
-            if part is not None:
-                arguments[name] = {"kind": type(part).__name__, **asdict(part)}
-        return json.dumps(arguments)
-
-    @classmethod
-    def from_json(cls, text: str) -> Sensors:
-        """The source that `to_json` wrote.
-
-        >>> source = Sensors(sensors=10, rate=Ramp(0, 100, "1 minute"), keys=Zipf(1.1))
-        >>> Sensors.from_json(source.to_json()) == source
-        True
-        """
-        arguments: dict[str, Any] = json.loads(text)
-        for name in ("rate", "keys"):
-            if arguments[name] is not None:
-                arguments[name] = _KINDS[arguments[name].pop("kind")](**arguments[name])
-        return cls(**{field.name: arguments[field.name] for field in fields(cls)})
-
 
 @lru_cache(maxsize=64)
 def _stride(n: int) -> int:
@@ -215,7 +187,3 @@ def _moment(start: str | datetime) -> datetime:
 def _whole(name: str, number: object, low: int, high: int) -> None:
     if not isinstance(number, int) or isinstance(number, bool) or not low <= number <= high:
         raise _error(f"{name} must be a whole number from {low:,} to {high:,}, not {number!r}")
-
-
-def _error(problem: str) -> PipelineError:
-    return refused(problem, step="Sensors")

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.sources._changes import changes
-from tidegate.sources._folder import LineFile, Progress, Volume, Written, spoiled, write_parts
-from tidegate.sources._words import words
+from tidegate.sources._words import below, words
 from tidegate.sources.files import Files
-from tidegate.sources.keys import Uniform
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,44 +51,15 @@ class ServerNames(Files):
         return f"ServerNames {self.path}"
 
 
-def write_wikipedia(
-    out: str | Path,
-    volume: Volume,
-    *,
-    seed: int = 0,
-    malformed: float = 0.0,
-    progress: Progress | None = None,
-) -> Written:
-    """Write invented changes, 50 per second from 1 June 2024 on, that look like those of Wikipedia.
-
-    Wikis, titles and users follow Zipf's law. `malformed` is the share of lines that are broken. The same
-    arguments give the same bytes.
-    """
-    lines = spoiled(partial(changes, seed), malformed, seed)
-    return write_parts(out, ".json", volume, partial(LineFile, lines=lines), progress)
-
-
-def write_server_names(
-    out: str | Path,
-    volume: Volume,
-    *,
-    seed: int = 0,
-    malformed: float = 0.0,
-    progress: Progress | None = None,
-) -> Written:
-    """Write lines of ids and server names, both uniform. `malformed` is the share of broken lines."""
-    lines = spoiled(partial(_server_lines, seed), malformed, seed)
-    return write_parts(out, ".json", volume, partial(LineFile, lines=lines), progress)
-
-
-def _server_lines(seed: int, first: int, last: int) -> pa.StringArray:
+def server_lines(seed: int, first: int, last: int) -> pa.StringArray:
+    """Those of `ServerNames` from `first` up to but not including `last`; ids and names are uniform."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
     offsets = np.arange(first, last)
-    ids = Uniform().ids(words(seed, 1, offsets), _SERVER_IDS) + 1
-    servers = Uniform().ids(words(seed, 2, offsets), _SERVERS) + 1
+    ids = below(words(seed, 1, offsets), _SERVER_IDS) + 1
+    servers = below(words(seed, 2, offsets), _SERVERS) + 1
     texts = (pa.array(numbers).cast(pa.string()) for numbers in (ids, servers))
     return pc.binary_join_element_wise(
         '{"id": ', next(texts), ', "server_name": "server-', next(texts), '"}\n', ""

@@ -14,17 +14,10 @@ class Executors:
 
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
-        self._leaving: set[str] = set()
-
-    @property
-    def application(self) -> str:
+        self.application = str(spark.sparkContext.applicationId)
         """Spark's id of the session."""
-        return str(self._context.applicationId)
-
-    @property
-    def leaving(self) -> frozenset[str]:
+        self.leaving: set[str] = set()
         """The ids of those that were told to end, whether they have or not."""
-        return frozenset(self._leaving)
 
     def ids(self) -> tuple[str, ...]:
         """Of those that live, oldest first; one is listed about half a second before it takes tasks."""
@@ -56,10 +49,10 @@ class Executors:
         jvm: Any = self._context._jvm
         why = jvm.org.apache.spark.scheduler.ExecutorDecommissionInfo("a rescale", jvm.scala.Option.empty())
         for id in ids:
-            if id not in self._leaving:
+            if id not in self.leaving:
                 # False: leave the number that the master keeps to `request_total`.
                 context.schedulerBackend().decommissionExecutor(id, why, False, False)
-                self._leaving.add(id)
+                self.leaving.add(id)
 
     def _scala_context(self) -> Any:
         java: Any = self._context._jsc

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SinkError
@@ -22,20 +23,16 @@ def ensure_topic(
     settings = jvm.java.util.Properties()
     for name, text in client.items():
         settings.setProperty(name, text)
-    admin = None
     try:
-        admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
-        if topic not in set(admin.listTopics().names().get()):
-            _create(jvm, admin, topic, partitions)
-        described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
-        return int(described.get(topic).partitions().size())
+        with closing(jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)) as admin:
+            if topic not in set(admin.listTopics().names().get()):
+                _create(jvm, admin, topic, partitions)
+            described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
+            return int(described.get(topic).partitions().size())
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         place = f"Kafka {topic} at {client['bootstrap.servers']}"
         raise SinkError(f"{place} is not usable: {cause.toString()}") from None
-    finally:
-        if admin is not None:
-            admin.close()
 
 
 def _create(jvm: Any, admin: Any, topic: str, partitions: int | None) -> None:

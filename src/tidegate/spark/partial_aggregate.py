@@ -35,7 +35,6 @@ def within_partitions(frame: DataFrame) -> DataFrame:
 
 @lru_cache(maxsize=16)
 def _object(jvm: Any, name: str) -> Any:
-    """A Scala object, by its full name."""
     found = jvm
     for part in f"{name}$".split("."):
         found = getattr(found, part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from tidegate.errors import StateError
 from tidegate.operators.kit.keys import numbered
+from tidegate.state.log.compaction import live, merged, sorted_by_hash
 from tidegate.state.table import keys
-from tidegate.state.table.table import DUE, GONE, HASH, PROBE, StateTable
+from tidegate.state.table.table import DUE, HASH, PROBE, StateTable
 
 
 @dataclass(slots=True)
@@ -38,95 +39,60 @@ class MemoryState:
     _tables: dict[str, StateTable] = field(default_factory=dict)
     _rows: dict[str, pa.Table] = field(default_factory=dict)
     _staged: dict[str, list[pa.Table]] = field(default_factory=dict)
+    _part: int = 0
+    _count: int = 1
+    _put: set[str] = field(default_factory=set)
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
-        """See `State.get`."""
-        return _found(table, self.scan(table), keys)
+        return _found(table, self._kept(table).select(table.schema.names), keys)
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        """See `State.due`."""
         rows = self.scan(table)
         return rows.filter(pc.less_equal(rows[DUE], upto))
 
     def scan(self, table: StateTable) -> pa.Table:
-        """See `State.scan`. Columns that the table has now and had not then are null."""
-        if table.name not in self._rows:
-            return table.schema.empty_table()
-        rows, count = self._rows[table.name], self._rows[table.name].num_rows
-        columns = [
-            rows[each.name] if each.name in rows.column_names else pa.nulls(count, each.type)
-            for each in table.schema
-        ]
-        return pa.Table.from_arrays(columns, schema=table.schema)
-
-    def put(self, table: StateTable, rows: pa.Table) -> None:
-        """See `State.put`."""
-        if self._staged.get(table.name):
-            raise StateError(f"{table.name} was put twice in one batch; put all its rows in one call")
-        self._stage(table, rows)
-
-    def parts(self, count: int) -> list[_Part]:
-        """The state as `count` tasks see it, each with one slice of the hash space.
-
-        A hash belongs to the part `hash * count >> 64`.
-        """
-        return [_Part(self, index, count) for index in range(count)]
-
-    def commit(self, watermark: int | None = None) -> None:
-        """End the batch: what was put is there, and what is due by the watermark is gone."""
-        for name, staged in self._staged.items():
-            table, written = self._tables[name], pa.concat_tables(staged)
-            rows = self.scan(table)
-            if table.kind == "value":
-                rows = rows.filter(pa.array(~_among(table, rows, written)))
-                written = written.filter(pc.invert(written[GONE])).drop_columns([GONE])
-            rows = pa.concat_tables([rows, written])
-            order = np.argsort(keys.hash_column(rows[HASH]), kind="stable")
-            self._rows[name] = rows.take(pa.array(order))
-        self._staged.clear()
-        if watermark is not None:
-            for name, rows in self._rows.items():
-                self._rows[name] = rows.filter(pc.greater(rows[DUE], watermark))
-
-    def abort(self) -> None:
-        """Give the batch up: what was put is forgotten."""
-        self._staged.clear()
-
-    def _stage(self, table: StateTable, rows: pa.Table) -> None:
-        if not rows.schema.equals(table.written):
-            raise StateError(f"{table.name} takes {table.written}, not {rows.schema}")
-        if table.kind == "value" and numbered(table, rows)[0].num_rows < rows.num_rows:
-            raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
-        self._tables[table.name] = table
-        self._staged.setdefault(table.name, []).append(rows)
-
-
-@dataclass(slots=True)
-class _Part:
-    """What one of several tasks sees."""
-
-    state: MemoryState
-    index: int
-    count: int
-    _put: set[str] = field(default_factory=set)
-
-    def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
-        return self.state.get(table, keys)
-
-    def due(self, table: StateTable, upto: int) -> pa.Table:
-        return self._mine(self.state.due(table, upto))
-
-    def scan(self, table: StateTable) -> pa.Table:
-        return self._mine(self.state.scan(table))
+        """Columns that the table has now and had not then are null."""
+        rows = self._kept(table).select(table.schema.names)
+        return rows.filter(pa.array(part_of(keys.hash_column(rows[HASH]), self._count) == self._part))
 
     def put(self, table: StateTable, rows: pa.Table) -> None:
         if table.name in self._put:
             raise StateError(f"{table.name} was put twice in one batch; put all its rows in one call")
+        if not rows.schema.equals(table.written):
+            raise StateError(f"{table.name} takes {table.written}, not {rows.schema}")
+        if table.kind == "value" and numbered(table, rows)[0].num_rows < rows.num_rows:
+            raise StateError(f"{table.name} was given a key twice; a value table has one row per key")
         self._put.add(table.name)
-        self.state._stage(table, rows)
+        self._tables[table.name] = table
+        self._staged.setdefault(table.name, []).append(rows)
 
-    def _mine(self, rows: pa.Table) -> pa.Table:
-        return rows.filter(pa.array(part_of(keys.hash_column(rows[HASH]), self.count) == self.index))
+    def parts(self, count: int) -> list[MemoryState]:
+        """The state as `count` tasks of one batch see it, each with one slice of the hash space.
+
+        A hash belongs to the part `hash * count >> 64`.
+        """
+        return [replace(self, _part=part, _count=count, _put=set()) for part in range(count)]
+
+    def commit(self, watermark: int | None = None) -> None:
+        """End the batch: what was put is there, and what is due by the watermark is gone."""
+        for name, table in self._tables.items():
+            staged = map(sorted_by_hash, self._staged.get(name, ()))
+            self._rows[name] = live(merged(table, [self._kept(table), *staged]), watermark)
+        self.abort()  # Nothing is staged any more.
+
+    def abort(self) -> None:
+        """Give the batch up: what was put is forgotten."""
+        self._staged.clear()
+        self._put.clear()
+
+    def _kept(self, table: StateTable) -> pa.Table:
+        """All rows, with the columns as written."""
+        rows = self._rows.get(table.name, table.written.empty_table())
+        columns = [
+            rows[each.name] if each.name in rows.column_names else pa.nulls(rows.num_rows, each.type)
+            for each in table.written
+        ]
+        return pa.Table.from_arrays(columns, schema=table.written)
 
 
 def part_of(hashes: keys.Hashes, count: int) -> NDArray[np.int64]:
@@ -143,8 +109,3 @@ def _found(table: StateTable, rows: pa.Table, probes: pa.Table) -> pa.Table:
     hits = np.flatnonzero(matches >= 0)
     hits = hits[np.argsort(matches[hits], kind="stable")]
     return rows.take(pa.array(hits)).append_column(PROBE, pa.array(matches[hits]))
-
-
-def _among(table: StateTable, rows: pa.Table, others: pa.Table) -> NDArray[np.bool_]:
-    _, (mine, theirs) = numbered(table, rows, others)
-    return np.isin(mine, theirs)

@@ -14,7 +14,7 @@ from tidegate.testing.servers.daemon import free_port, home, packaged, running
 @contextmanager
 def redis() -> Iterator[str]:
     """Run a server for the length of the block and yield its URL. Its data is gone with it."""
-    program = installed()
+    program = packaged("Redis", "redis-server", lambda: shutil.which("redis-server"))
     with home("redis") as folder:
         port = free_port()
         settings = {"bind": "127.0.0.1", "port": port, "dir": folder, "save": "", "appendonly": "no"}
@@ -27,11 +27,6 @@ def redis() -> Iterator[str]:
             stop_signal=signal.SIGTERM,
         ):
             yield f"redis://127.0.0.1:{port}/0"
-
-
-def installed() -> str:
-    """The server's program, installed if it is missing and we may."""
-    return packaged("Redis", "redis-server", lambda: shutil.which("redis-server"))
 
 
 def _answers(port: int) -> bool:
