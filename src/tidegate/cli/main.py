@@ -5,7 +5,6 @@ Commands import what they need when they run, so that `--help` needs neither PyS
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
@@ -14,8 +13,8 @@ import typer
 from tidegate.cli import (
     config,
     doctor,
+    generate,
     history,
-    plan,
     run,
     savepoint,
     scale,
@@ -31,20 +30,9 @@ from tidegate.errors import ConfigError, DurationError, SizeError, TidegateError
 app = application("tidegate", "Elastic, fault-masking, stateful stream processing in Python on Apache Spark.")
 app.command()(run.run)
 app.command()(show.show)
-
-
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
-def generate(context: typer.Context) -> None:
-    """Write input data of any size."""
-    # Its own application: mounting it would import numpy for every other command.
-    module = importlib.import_module("tidegate.cli.generate")
-    module.app(args=context.args, prog_name="tidegate generate")
-
-
+app.add_typer(generate.app)
 app.command()(status.status)
-app.command()(plan.plan)
+app.command()(scale.plan)
 app.command()(scale.scale)
 app.command()(scale.rebalance)
 app.command()(history.history)
