@@ -199,14 +199,8 @@ def _checked(key: Key, value: Any) -> Any:
 def _described(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()  # as every source but Python writes it
-    kinds = {
-        int: "the number ",
-        float: "the number ",
-        str: "the text ",
-        dict: "the table ",
-        list: "the list ",
-    }
-    return f"{kinds.get(type(value), f'{type(value).__name__} ')}{value!r}"
+    kinds = {int: "the number", float: "the number", str: "the text", dict: "the table", list: "the list"}
+    return f"{kinds.get(type(value), type(value).__name__)} {value!r}"
 
 
 def _nearest(name: str) -> str:
