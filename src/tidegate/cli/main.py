@@ -10,20 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import (
-    config,
-    doctor,
-    generate,
-    history,
-    run,
-    savepoint,
-    scale,
-    show,
-    sim,
-    state,
-    status,
-    stop,
-)
+from tidegate.cli import config, control, doctor, generate, run, savepoint, scale, show, sim, state
 from tidegate.cli.options import application
 from tidegate.errors import ConfigError, DurationError, SizeError, TidegateError
 
@@ -31,12 +18,12 @@ app = application("tidegate", "Elastic, fault-masking, stateful stream processin
 app.command()(run.run)
 app.command()(show.show)
 app.add_typer(generate.app)
-app.command()(status.status)
+app.command()(control.status)
 app.command()(scale.plan)
 app.command()(scale.scale)
 app.command()(scale.rebalance)
-app.command()(history.history)
-app.command()(stop.stop)
+app.command()(control.history)
+app.command()(control.stop)
 app.add_typer(state.app)
 app.command()(savepoint.savepoint)
 app.add_typer(sim.app)

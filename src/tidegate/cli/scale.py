@@ -22,11 +22,13 @@ from tidegate.cli.options import (
     StrategyOption,
 )
 from tidegate.errors import ControlError
-from tidegate.rescale.model import Ask
+from tidegate.rescale.model import Ask, Rescale
+from tidegate.view.json import document
+from tidegate.view.progress import progress
+from tidegate.view.rescales import arrival, plan_line, print_plan, print_rescale, stage
 
 if TYPE_CHECKING:
     from tidegate.control.client import ControlClient
-    from tidegate.rescale.model import Rescale
 
 _SECONDS_BETWEEN_LOOKS = 0.2
 
@@ -54,8 +56,6 @@ def plan(
     if limit is not None and not rebalance:
         raise typer.BadParameter("--bytes is for --rebalance")
     from tidegate.control.client import ControlClient
-    from tidegate.view.json import document
-    from tidegate.view.rescales import print_plan
 
     ask = Ask(
         kind="rebalance" if rebalance else "scale",
@@ -120,8 +120,6 @@ def _command(checkpoint: Path, ask: Ask) -> str:
 
 def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
     from tidegate.control.client import ControlClient
-    from tidegate.view.json import document
-    from tidegate.view.rescales import plan_line, print_rescale
 
     client = ControlClient.find(checkpoint)
     plan = client.plan(ask)
@@ -142,9 +140,6 @@ def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
 
 def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
     """The rescale when it is over. Ctrl-C ends the watching, not the rescale."""
-    from tidegate.view.progress import progress
-    from tidegate.view.rescales import arrival, stage
-
     # A bar belongs to this one rescale; lines may end up in a log among others.
     label = "" if sys.stderr.isatty() else f"rescale {rescale.number}: "
     try:
