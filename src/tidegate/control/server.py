@@ -9,6 +9,7 @@ import secrets
 import socket
 import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
@@ -19,6 +20,17 @@ from tidegate.errors import ControlError
 
 FILE = "control.json"
 """In the checkpoint: where the pipeline answers, and the token it wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What that file says; the process is the driver's."""
+
+    url: str
+    token: str
+    pid: int
+    pipeline: str
+
 
 _PATIENCE = 0.5
 """Seconds that requests under way get at the end."""
@@ -86,17 +98,12 @@ class ControlServer:
             time.sleep(0.005)
 
     def _announce(self) -> None:
-        told = {
-            "url": self.url,
-            "token": self.token,
-            "pid": os.getpid(),
-            "pipeline": self._controls.status().pipeline,
-        }
+        contact = Contact(self.url, self.token, os.getpid(), self._controls.status().pipeline)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_name(f".{FILE}.{uuid4().hex}")
         try:
             with DISK.create(draft, private=True) as file:
-                file.write(json.dumps(told).encode())
+                file.write(json.dumps(asdict(contact)).encode())
             draft.replace(self._file)
         except OSError as error:
             raise ControlError(f"cannot write {self._file}: {error.strerror}") from error
