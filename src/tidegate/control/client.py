@@ -138,19 +138,17 @@ def _read(file: Path) -> Contact:
         _ = urlsplit(told.url).port  # raises ValueError for what is no port
         return told
     except FileNotFoundError:
-        raise ControlError(_why_missing(file)) from None
+        if not file.parent.is_dir():
+            raise ControlError(f"there is no checkpoint {file.parent}") from None
+        raise ControlError(
+            f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
+        ) from None
     except PermissionError:
         raise ControlError(f"{file} can only be read by the user who runs the pipeline") from None
     except OSError as error:
         raise ControlError(f"cannot read {file}: {error.strerror}") from error
     except ValueError as error:
         raise ControlError(f"{file} is damaged; stop the pipeline with Ctrl-C and start it again") from error
-
-
-def _why_missing(file: Path) -> str:
-    if not file.parent.is_dir():
-        return f"there is no checkpoint {file.parent}"
-    return f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
 
 
 def _error_of(text: bytes) -> str | None:
