@@ -8,23 +8,15 @@ from datetime import timedelta
 from tidegate.errors import DurationError, SizeError
 
 _SECONDS = {
-    "ms": 0.001,
-    "millisecond": 0.001,
-    "milliseconds": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "seconds": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "minutes": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-    "hours": 3600.0,
-    "d": 86400.0,
-    "day": 86400.0,
-    "days": 86400.0,
+    name: length
+    for length, names in {
+        0.001: ("ms", "millisecond", "milliseconds"),
+        1.0: ("s", "sec", "second", "seconds"),
+        60.0: ("m", "min", "minute", "minutes"),
+        3600.0: ("h", "hour", "hours"),
+        86400.0: ("d", "day", "days"),
+    }.items()
+    for name in names
 }
 _BYTES: dict[str, int] = {
     "": 1,

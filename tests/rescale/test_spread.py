@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import ControlError
 from tidegate.rescale.route import Move, Route, moves
-from tidegate.rescale.spread import bytes_moved, rebalanced, respread, share
+from tidegate.rescale.spread import rebalanced, respread, share
 
 
 def routes(most: int = 48, nodes: int = 6) -> st.SearchStrategy[Route]:
@@ -268,7 +268,7 @@ def test_the_busiest_node_never_gets_more_and_the_limit_holds(
     assert moved
     assert after.version == route.version + 1
     assert busiest(after, load) < busiest(route, load)
-    assert limit is None or bytes_moved(moved, held) <= limit
+    assert limit is None or sum(held[move.group] for move in moved) <= limit
     assert after.nodes == route.nodes
     assert after.parallelism == max(route.parallelism, len(route.nodes)) or route.parallelism > route.groups
     pairs = set(zip(after.partitions, after.owners, strict=True))
@@ -398,8 +398,7 @@ def test_where_nothing_is_known_groups_count_the_same() -> None:
     assert share(Route(1, (0, 0, 0, 2), (0, 0, 0, 1)), [0.0] * 4) == (0.75, 0.0, 0.25)
 
 
-def test_moves_tell_which_group_goes_where_and_what_it_carries() -> None:
+def test_moves_tell_which_group_goes_where() -> None:
     before, after = Route(1, (0, 0, 1, 1), (0, 0, 1, 1)), Route(2, (0, 2, 1, 0), (0, 2, 1, 0))
     assert moves(before, after) == (Move(1, 0, 2), Move(3, 1, 0))
-    assert bytes_moved(moves(before, after), [1, 10, 100, 1000]) == 1010
     assert moves(before, before) == ()

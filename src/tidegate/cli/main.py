@@ -5,50 +5,25 @@ Commands import what they need when they run, so that `--help` needs neither PyS
 
 from __future__ import annotations
 
-import importlib
 import sys
 from typing import Annotated
 
 import typer
 
-from tidegate.cli import (
-    config,
-    doctor,
-    history,
-    plan,
-    run,
-    savepoint,
-    scale,
-    show,
-    sim,
-    state,
-    status,
-    stop,
-)
+from tidegate.cli import config, control, doctor, generate, run, savepoint, scale, show, sim, state
 from tidegate.cli.options import application
 from tidegate.errors import ConfigError, DurationError, SizeError, TidegateError
 
 app = application("tidegate", "Elastic, fault-masking, stateful stream processing in Python on Apache Spark.")
 app.command()(run.run)
 app.command()(show.show)
-
-
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-)
-def generate(context: typer.Context) -> None:
-    """Write input data of any size."""
-    # Its own application: mounting it would import numpy for every other command.
-    module = importlib.import_module("tidegate.cli.generate")
-    module.app(args=context.args, prog_name="tidegate generate")
-
-
-app.command()(status.status)
-app.command()(plan.plan)
+app.add_typer(generate.app)
+app.command()(control.status)
+app.command()(scale.plan)
 app.command()(scale.scale)
 app.command()(scale.rebalance)
-app.command()(history.history)
-app.command()(stop.stop)
+app.command()(control.history)
+app.command()(control.stop)
 app.add_typer(state.app)
 app.command()(savepoint.savepoint)
 app.add_typer(sim.app)

@@ -1,10 +1,13 @@
-"""`tidegate scale` and `tidegate rebalance`: ask for a rescale, and follow it until it is over."""
+"""`tidegate plan`, `scale` and `rebalance`: what a rescale would do, and a rescale until it is over."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,15 +22,55 @@ from tidegate.cli.options import (
     StrategyOption,
 )
 from tidegate.errors import ControlError
-from tidegate.rescale.model import Ask
+from tidegate.rescale.model import Ask, Rescale
+from tidegate.view.json import document
+from tidegate.view.progress import progress
+from tidegate.view.rescales import arrival, plan_line, print_plan, print_rescale, stage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tidegate.control.client import ControlClient
-    from tidegate.rescale.model import Rescale
 
 _SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def plan(
+    checkpoint: CheckpointArgument,
+    nodes: NodesOption = None,
+    parallelism: ParallelismOption = None,
+    strategy: StrategyOption = None,
+    step: StepOption = None,
+    rebalance: Annotated[
+        bool, typer.Option("--rebalance", help="Redistribute the key groups over the same nodes.")
+    ] = False,
+    limit: BytesOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show what `tidegate scale` would do, or `tidegate rebalance` with --rebalance.
+
+    Nothing is changed.
+    """
+    if rebalance and (nodes is not None or parallelism is not None):
+        raise typer.BadParameter("--rebalance keeps nodes and parallelism; leave them out")
+    if not rebalance and nodes is None and parallelism is None:
+        raise typer.BadParameter("say what to plan: --nodes, --parallelism or both, or --rebalance")
+    if limit is not None and not rebalance:
+        raise typer.BadParameter("--bytes is for --rebalance")
+    from tidegate.control.client import ControlClient
+
+    ask = Ask(
+        kind="rebalance" if rebalance else "scale",
+        nodes=nodes,
+        parallelism=parallelism,
+        strategy=strategy,
+        step=step,
+        bytes=limit,
+    )
+    found = ControlClient.find(checkpoint).plan(ask)
+    if json:
+        typer.echo(document(found))
+        return
+    print_plan(found)
+    typer.echo(f"Nothing has changed. To apply it: {_command(checkpoint, ask)}")
 
 
 def scale(
@@ -67,10 +110,16 @@ def rebalance(
     _carry_out(checkpoint, ask, wait=not no_wait, json=json)
 
 
+def _command(checkpoint: Path, ask: Ask) -> str:
+    words = ["tidegate", ask.kind, str(checkpoint)]
+    for name, value in asdict(ask).items():
+        if name != "kind" and value is not None:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)
+
+
 def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
     from tidegate.control.client import ControlClient
-    from tidegate.view.json import document
-    from tidegate.view.rescales import plan_line, print_rescale
 
     client = ControlClient.find(checkpoint)
     plan = client.plan(ask)
@@ -91,9 +140,6 @@ def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
 
 def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
     """The rescale when it is over. Ctrl-C ends the watching, not the rescale."""
-    from tidegate.view.progress import progress
-    from tidegate.view.rescales import arrival, stage
-
     # A bar belongs to this one rescale; lines may end up in a log among others.
     label = "" if sys.stderr.isatty() else f"rescale {rescale.number}: "
     try:

@@ -40,11 +40,6 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Simulate only this seed."
 Story = Annotated[bool, typer.Option("--story", help="Print every event of the run; needs --seed.")]
 
 
-@app.callback()
-def sim() -> None:
-    """Simulate runs under faults."""
-
-
 @app.command()
 def protocol(
     seeds: Seeds = 2_000,

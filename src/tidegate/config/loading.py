@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, AdmissionSettings, Config, Key
+from tidegate.config.settings import ENV_PREFIX, KEYS, SECTIONS, AdmissionSettings, Config
 from tidegate.errors import ConfigError
 
 ENV_FILE = "TIDEGATE_CONFIG"
@@ -38,8 +38,9 @@ class _Loading:
             self.problems.append(f"{name} ({origin}): unknown key{_nearest(name)}")
             return
         try:
-            checked = _checked(key, key.parse(value) if text else value)
-        except (ValueError, KeyError):
+            given = {key.name: key.parse(value) if text else value}
+            checked = getattr(SECTIONS[key.section].model_validate(given), key.name)
+        except (ValueError, KeyError):  # pydantic's and DurationError are ValueErrors
             self.problems.append(f"{name} ({origin}): expected {key.expects}, got {_described(value)}")
             return
         if name == _CONF:
@@ -68,8 +69,7 @@ class _Loading:
                 self.take(variables[variable], environ[variable], f"environment {variable}", text=True)
             elif variable.startswith(ENV_PREFIX) and variable not in _NO_KEYS:
                 near = difflib.get_close_matches(variable, variables, n=1)
-                hint = f"; did you mean {near[0]}?" if near else "; `tidegate config` lists the keys"
-                self.problems.append(f"{variable} (environment): unknown variable{hint}")
+                self.problems.append(f"{variable} (environment): unknown variable{_hint(near)}")
 
     def settle_rows(self) -> None:
         """Relate the three row limits; only values that someone set can contradict each other."""
@@ -190,23 +190,11 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{name}", value
 
 
-def _checked(key: Key, value: Any) -> Any:
-    """The value, if its section takes it; else ValueError (pydantic's and DurationError are ones)."""
-    section = SECTIONS[key.section].model_validate({key.name: value})
-    return getattr(section, key.name)
-
-
 def _described(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()  # as every source but Python writes it
-    kinds = {
-        int: "the number ",
-        float: "the number ",
-        str: "the text ",
-        dict: "the table ",
-        list: "the list ",
-    }
-    return f"{kinds.get(type(value), f'{type(value).__name__} ')}{value!r}"
+    kinds = {int: "the number", float: "the number", str: "the text", dict: "the table", list: "the list"}
+    return f"{kinds.get(type(value), type(value).__name__)} {value!r}"
 
 
 def _nearest(name: str) -> str:
@@ -216,4 +204,8 @@ def _nearest(name: str) -> str:
     near = [names[last]] if last in names else difflib.get_close_matches(name, KEYS, n=1)
     if not near:
         near = [names[match] for match in difflib.get_close_matches(last, names, n=1)]
+    return _hint(near)
+
+
+def _hint(near: Sequence[str]) -> str:
     return f"; did you mean {near[0]}?" if near else "; `tidegate config` lists the keys"

@@ -10,18 +10,12 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic.fields import FieldInfo
 
 from tidegate.errors import DurationError
 from tidegate.units import seconds
 
 ENV_PREFIX = "TIDEGATE_"
-
-
-@dataclass(frozen=True, slots=True)
-class Expects:
-    """What a key takes, in words for error messages."""
-
-    text: str
 
 
 def _duration(text: str) -> str:
@@ -33,10 +27,6 @@ def _positive_duration(text: str) -> str:
     if seconds(text) <= 0:
         raise DurationError(f"{text!r} is not longer than zero")
     return text
-
-
-def _positive_duration_or_none(text: str | None) -> str | None:
-    return text if text is None else _positive_duration(text)
 
 
 def _checkpoint(text: str) -> str:
@@ -58,16 +48,19 @@ def _not_every_address(address: str) -> str:
 
 
 _SPAN = "a duration like '4 seconds' or '250 ms'"
-Duration = Annotated[str, AfterValidator(_positive_duration), Expects(f"{_SPAN}, more than zero")]
-Pause = Annotated[str, AfterValidator(_duration), Expects(_SPAN)]
-Count = Annotated[int, Field(ge=1), Expects("a whole number, 1 or more")]
-Share = Annotated[float, Field(gt=0, le=1), Expects("a number above 0, at most 1")]
-Switch = Annotated[bool, Expects("true or false")]
-Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$"), Expects("a size like '2g' or '512m'")]
+Duration = Annotated[str, AfterValidator(_positive_duration), Field(description=f"{_SPAN}, more than zero")]
+Pause = Annotated[str, AfterValidator(_duration), Field(description=_SPAN)]
+Count = Annotated[int, Field(ge=1, description="a whole number, 1 or more")]
+Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
+Switch = Annotated[bool, Field(description="true or false")]
+Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$", description="a size like '2g' or '512m'")]
 
 
 class Section(BaseModel):
-    """What the sections have in common: values never change, and nothing is converted silently."""
+    """What the sections have in common: values never change, and nothing is converted silently.
+
+    The description of a field says what it takes, in words for error messages; a Literal says so itself.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -77,22 +70,19 @@ class EngineSettings(Section):
 
     interval: Duration = "1 second"
     """A batch starts this long after the one before it started."""
-    parallelism: Annotated[int | None, Field(ge=1), Expects("a whole number, 1 or more, or none")] = None
+    parallelism: Annotated[int | None, Field(ge=1, description="a whole number, 1 or more, or none")] = None
     """Partitions of a batch; None means as many as Spark has cores."""
     tries: Count = 3
     """How often a batch is tried before the pipeline stops."""
     retry_wait: Pause = "1 second"
     """The pause between two tries."""
-    deadline: Annotated[
-        str | None, AfterValidator(_positive_duration_or_none), Expects(f"{_SPAN}, more than zero, or none")
-    ] = None
+    deadline: Annotated[Duration | None, Field(description=f"{_SPAN}, more than zero, or none")] = None
     """A Spark job that takes longer is presumed hung: it is cancelled and the batch tried again, with twice
     the time."""
     checkpoint: Annotated[
         str,
-        Field(min_length=1),
+        Field(min_length=1, description="a folder; {pipeline} in it is the name"),
         AfterValidator(_checkpoint),
-        Expects("a folder; {pipeline} in it is the name"),
     ] = ".tidegate/{pipeline}"
     """The folder that a pipeline resumes from; `{pipeline}` stands for its name."""
 
@@ -115,36 +105,34 @@ class StateSettings(Section):
     nodes: Count = 2
     """State nodes: processes that hold the key groups."""
     key_groups: Annotated[
-        int, Field(ge=1, le=65_536), AfterValidator(_power_of_two), Expects("a power of two up to 65536")
+        int, Field(ge=1, le=65_536, description="a power of two up to 65536"), AfterValidator(_power_of_two)
     ] = 256
     """Slices of the key space; a checkpoint keeps the number that it was created with."""
-    backend: Annotated[
-        Literal["columnar", "rocksdb", "redis", "memory"], Expects("columnar, rocksdb, redis or memory")
-    ] = "columnar"
+    backend: Literal["columnar", "rocksdb", "redis", "memory"] = "columnar"
     memory: Memory = "1g"
     """What one node may keep in memory; with `columnar` and `rocksdb` the state may be larger."""
-    log: Annotated[str | None, Field(min_length=1), Expects("a folder or an s3:// address, or none")] = None
+    log: Annotated[
+        str | None,
+        Field(min_length=1, description="a folder or an s3:// address, or none"),
+    ] = None
     """Where the durable log is kept; None puts it into `state` in the checkpoint."""
     durable: Switch = True
     """If false, nothing is logged: state is lost with its node, and no run can resume from the checkpoint."""
-    retention: Annotated[int, Field(ge=2), Expects("a whole number, 2 or more")] = 10
+    retention: Annotated[int, Field(ge=2, description="a whole number, 2 or more")] = 10
     """Committed batches whose state can still be read; files that only older batches need are deleted."""
     timeout: Duration = "10 seconds"
     """A node that does not answer for this long is replaced."""
     bind: Annotated[
         str,
-        Field(min_length=1),
+        Field(min_length=1, description="one address of this machine, such as 10.0.0.5"),
         AfterValidator(_not_every_address),
-        Expects("one address of this machine, such as 10.0.0.5"),
     ] = "127.0.0.1"
     """The address that nodes listen on. Tasks on other machines must be able to reach it."""
-    redis: Annotated[str, Field(min_length=1), Expects("a redis:// address")] = "redis://127.0.0.1:6379/0"
+    redis: Annotated[str, Field(min_length=1, description="a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
-    strategy: Annotated[
-        Literal["restart", "eager", "lazy", "hybrid"], Expects("restart, eager, lazy or hybrid")
-    ] = "hybrid"
+    strategy: Literal["restart", "eager", "lazy", "hybrid"] = "hybrid"
     """How state follows a new route if a rescale does not say."""
-    transfer: Annotated[Literal["auto", "peer", "log"], Expects("auto, peer or log")] = "auto"
+    transfer: Literal["auto", "peer", "log"] = "auto"
     """Where a new owner gets state from: the old owner, or the log. `auto` means the log if that is a local
     folder, whose files new owners map into memory as they are."""
     transfer_rate: Memory = "64m"
@@ -155,16 +143,16 @@ class ControlSettings(Section):
     """How a running pipeline is controlled from outside."""
 
     enabled: Switch = True
-    bind: Annotated[str, Field(min_length=1), Expects("an address to listen on")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65_535), Expects("a port, or 0 for any that is free")] = 0
+    bind: Annotated[str, Field(min_length=1, description="an address to listen on")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65_535, description="a port, or 0 for any that is free")] = 0
 
 
 class ClusterSettings(Section):
     """Where Spark's tasks run."""
 
-    provider: Annotated[Literal["auto", "local", "standalone"], Expects("auto, local or standalone")] = "auto"
+    provider: Literal["auto", "local", "standalone"] = "auto"
     """`auto` goes by `spark.master`. Executors of any other kind of cluster are left as they are."""
-    workers: Annotated[int, Field(ge=0), Expects("a whole number, 0 or more")] = 0
+    workers: Annotated[int, Field(ge=0, description="a whole number, 0 or more")] = 0
     """For `local`: processes with one executor each; 0 runs tasks in the driver's JVM."""
     cores: Count = 1
     """Of one executor."""
@@ -175,25 +163,23 @@ class ClusterSettings(Section):
 class DeadLettersSettings(Section):
     """Where records that cannot be read go."""
 
-    path: Annotated[str | None, Field(min_length=1), Expects("a folder, or none")] = None
+    path: Annotated[str | None, Field(min_length=1, description="a folder, or none")] = None
     """None puts them into `dead-letters` in the checkpoint."""
 
 
 class SparkSettings(Section):
     """The Spark session."""
 
-    master: Annotated[str, Field(min_length=1), Expects("a Spark master like 'local[*]'")] = "local[*]"
+    master: Annotated[str, Field(min_length=1, description="a Spark master like 'local[*]'")] = "local[*]"
     driver_memory: Memory = "2g"
-    conf: Annotated[dict[str, str], Expects("Spark settings, text to text")] = {}
+    conf: Annotated[dict[str, str], Field(description="Spark settings, text to text")] = {}
     """Spark's own settings, on top of Tidegate's; sources add to it entry by entry."""
 
 
 class ViewSettings(Section):
     """What is shown while a pipeline runs."""
 
-    mode: Annotated[
-        Literal["auto", "live", "lines", "json", "quiet"], Expects("auto, live, lines, json or quiet")
-    ] = "auto"
+    mode: Literal["auto", "live", "lines", "json", "quiet"] = "auto"
     every: Duration = "3 seconds"
     """How often the `lines` view writes one."""
 
@@ -239,9 +225,7 @@ class Key:
 
     section: str
     name: str
-    kind: Any
-    """Its type, bare of constraints."""
-    expects: str
+    field: FieldInfo
 
     def __str__(self) -> str:
         return f"{self.section}.{self.name}"
@@ -251,9 +235,18 @@ class Key:
         """The environment variable that sets it."""
         return f"{ENV_PREFIX}{self.section}_{self.name}".upper()
 
+    @property
+    def expects(self) -> str:
+        """What it takes, in words."""
+        if self.field.description:
+            return self.field.description
+        *others, last = get_args(self.field.annotation)
+        return f"{', '.join(others)} or {last}"
+
     def parse(self, text: str) -> Any:
         """The value that a text from the environment or the command line stands for."""
-        kinds = get_args(self.kind) if type(None) in get_args(self.kind) else (self.kind,)
+        kind = self.field.annotation
+        kinds = get_args(kind) if type(None) in get_args(kind) else (kind,)
         if type(None) in kinds and text.lower() == "none":
             return None
         if bool in kinds:
@@ -261,23 +254,17 @@ class Key:
         for number in (int, float):
             if number in kinds:
                 return number(text)
-        return json.loads(text) if get_origin(self.kind) is dict else text
+        return json.loads(text) if get_origin(kind) is dict else text
 
 
 SECTIONS: Mapping[str, type[Section]] = {
     name: info.annotation  # type: ignore[misc]
     for name, info in Config.model_fields.items()
 }
-
-
-def _keys() -> dict[str, Key]:
-    found = {}
-    for section, model in SECTIONS.items():
-        for name, info in model.model_fields.items():
-            expects = next(note.text for note in info.metadata if isinstance(note, Expects))
-            key = Key(section, name, info.annotation, expects)
-            found[str(key)] = key
-    return found
-
-
-KEYS: Mapping[str, Key] = MappingProxyType(_keys())
+KEYS: Mapping[str, Key] = MappingProxyType(
+    {
+        f"{section}.{name}": Key(section, name, field)
+        for section, model in SECTIONS.items()
+        for name, field in model.model_fields.items()
+    }
+)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Sequence
 from threading import Lock
 from typing import Annotated, Any, Literal, Self
 
@@ -48,13 +49,10 @@ class ScaleBody(Body):
     step: str | None = None
 
     @model_validator(mode="after")
-    def _asks_for_something(self) -> Self:
+    def _is_sensible(self) -> Self:
         if self.nodes is None and self.parallelism is None:
             raise ValueError("give nodes, parallelism or both")
         return self
-
-    def ask(self) -> Ask:
-        return Ask(**self.model_dump())
 
 
 class RebalanceBody(Body):
@@ -64,33 +62,21 @@ class RebalanceBody(Body):
     step: str | None = None
     bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
 
-    def ask(self) -> Ask:
-        return Ask(kind="rebalance", **self.model_dump())
 
-
-class PlanBody(Body):
+class PlanBody(ScaleBody, RebalanceBody):
     """A change to be looked at; its fields are those of /scale or /rebalance, as `kind` says."""
 
     kind: Literal["scale", "rebalance"] = "scale"
-    nodes: Count = None
-    parallelism: Count = None
-    strategy: Strategy | None = None
-    step: str | None = None
-    bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> Self:
-        if self.kind == "scale":
-            if self.bytes is not None:
-                raise ValueError("bytes is only for a rebalance")
-            if self.nodes is None and self.parallelism is None:
-                raise ValueError("give nodes, parallelism or both")
-        elif self.nodes is not None or self.parallelism is not None:
+    def _is_sensible(self) -> Self:
+        if self.kind == "scale" and self.bytes is not None:
+            raise ValueError("bytes is only for a rebalance")
+        if self.kind == "scale" and self.nodes is None and self.parallelism is None:
+            raise ValueError("give nodes, parallelism or both")
+        if self.kind == "rebalance" and (self.nodes is not None or self.parallelism is not None):
             raise ValueError("a rebalance keeps nodes and parallelism; omit them")
         return self
-
-    def ask(self) -> Ask:
-        return Ask(**self.model_dump())
 
 
 class SavepointBody(Body):
@@ -131,11 +117,12 @@ def app(controls: Controls, token: str) -> FastAPI:
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
     one_more = Lock()
 
-    def sensible(ask: Ask) -> Ask:
-        steps = () if ask.step is None else controls.status().steps
-        if ask.step is not None and ask.step not in steps:
-            raise HTTPException(400, f"step: there is no keyed step {ask.step!r}, only {_listed(steps)}")
-        return ask
+    def ask(body: Body, **kind: Any) -> Ask:
+        wanted = Ask(**kind, **body.model_dump())
+        steps = () if wanted.step is None else controls.status().steps
+        if wanted.step is not None and wanted.step not in steps:
+            raise HTTPException(400, f"step: there is no keyed step {wanted.step!r}, only {_listed(steps)}")
+        return wanted
 
     @api.get("/health")
     def health() -> Health:
@@ -150,12 +137,12 @@ def app(controls: Controls, token: str) -> FastAPI:
     @api.post("/plan", **barred)
     def plan(body: PlanBody) -> PlanView:
         """What a change would do. Nothing happens."""
-        return controls.plan(sensible(body.ask()))
+        return controls.plan(ask(body))
 
     @api.post("/scale", status_code=202, **barred)
     def scale(body: ScaleBody) -> Rescale:
         """Set a rescale going; /history/{number} follows it."""
-        return controls.apply(sensible(body.ask()))
+        return controls.apply(ask(body))
 
     @api.get("/scale", status_code=202, **barred)
     def add_node(
@@ -165,15 +152,15 @@ def app(controls: Controls, token: str) -> FastAPI:
         with one_more:
             now = controls.status()
             if not 1 <= stage <= len(now.steps):
-                raise HTTPException(404, f"stage: there is no stage {stage}, only {_staged(now.steps)}")
-            moving = now.rescale is not None and not now.rescale.over
-            nodes = now.rescale.nodes[1] if now.rescale is not None and moving else len(now.nodes)
+                stages = [f"{number} ({step})" for number, step in enumerate(now.steps, start=1)]
+                raise HTTPException(404, f"stage: there is no stage {stage}, only {_listed(stages)}")
+            nodes = now.rescale.nodes[1] if now.rescale and not now.rescale.over else len(now.nodes)
             return controls.apply(Ask(nodes=nodes + 1, step=now.steps[stage - 1]))
 
     @api.post("/rebalance", status_code=202, **barred)
     def rebalance(body: RebalanceBody) -> Rescale:
         """Spread the key groups anew over the same nodes; /history/{number} follows it."""
-        return controls.apply(sensible(body.ask()))
+        return controls.apply(ask(body, kind="rebalance"))
 
     @api.post("/savepoint", **barred)
     def savepoint(body: SavepointBody) -> SavepointAnswer:
@@ -255,9 +242,8 @@ def _explain_errors(api: FastAPI) -> None:
     @api.exception_handler(AnyHTTPException)
     def other(request: Request, error: AnyHTTPException) -> JSONResponse:
         asked = f"{request.method} {request.url.path}"
-        plain = {404: "Not Found", 405: "Method Not Allowed"}
-        known = error.detail != plain.get(error.status_code)
-        text = error.detail if known else f"there is no {asked}; see /docs for the routes"
+        unknown = error.detail in ("Not Found", "Method Not Allowed")
+        text = f"there is no {asked}; see /docs for the routes" if unknown else error.detail
         return _error(error.status_code, text, headers=error.headers)
 
 
@@ -290,9 +276,5 @@ def _error(status: int, text: str, headers: Any = None) -> JSONResponse:
     return JSONResponse({"error": " ".join(text.split())}, status_code=status, headers=headers)
 
 
-def _listed(names: tuple[str, ...] | list[str]) -> str:
+def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-def _staged(steps: tuple[str, ...]) -> str:
-    return _listed([f"{number} ({step})" for number, step in enumerate(steps, start=1)])

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from tidegate.control.controls import Status
-from tidegate.control.server import FILE
+from tidegate.control.server import FILE, Contact
 from tidegate.errors import ControlError
 from tidegate.rescale.model import Ask, PlanView, Rescale
 
@@ -37,11 +37,11 @@ class ControlClient:
         """The client of the pipeline that runs on this checkpoint, which has answered once."""
         file = checkpoint / FILE
         told = _read(file)
-        found = cls(told["url"], told["token"], pipeline=told["pipeline"])
+        found = cls(told.url, told.token, pipeline=told.pipeline)
         # On this machine the process is ours to see. Its port may have gone to somebody else since.
-        if _is_local(told["url"]) and not _alive(told["pid"]):
+        if _is_local(told.url) and not _alive(told.pid):
             raise ControlError(
-                f"{found.pipeline} no longer runs on {checkpoint}: process {told['pid']} has exited and "
+                f"{found.pipeline} no longer runs on {checkpoint}: process {told.pid} has exited and "
                 f"left {file} behind; the next `tidegate run` replaces it"
             )
         found.status()
@@ -64,11 +64,9 @@ class ControlClient:
         return str(json.loads(answer)["place"])
 
     def stop(self) -> None:
-        """Finish the batch that is running, then end."""
         self._call("POST", "/stop")
 
     def history(self) -> tuple[Rescale, ...]:
-        """All rescales of this run, oldest first."""
         return self._get(tuple[Rescale, ...], "GET", "/history")
 
     def rescale(self, number: int) -> Rescale:
@@ -132,31 +130,25 @@ def _given(ask: Ask) -> dict[str, Any]:
     return {name: value for name, value in asdict(ask).items() if value is not None}
 
 
-def _read(file: Path) -> dict[str, Any]:
-    """What control.json says."""
+def _read(file: Path) -> Contact:
+    from pydantic import TypeAdapter
+
     try:
-        told = json.loads(file.read_text(encoding="utf-8"))
-        _ = urlsplit(told["url"]).port  # raises ValueError for what is no port
-        return {
-            "url": str(told["url"]),
-            "token": str(told["token"]),
-            "pid": int(told["pid"]),
-            "pipeline": str(told["pipeline"]),
-        }
+        told = TypeAdapter(Contact).validate_json(file.read_bytes())
+        _ = urlsplit(told.url).port  # raises ValueError for what is no port
+        return told
     except FileNotFoundError:
-        raise ControlError(_why_missing(file)) from None
+        if not file.parent.is_dir():
+            raise ControlError(f"there is no checkpoint {file.parent}") from None
+        raise ControlError(
+            f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
+        ) from None
     except PermissionError:
         raise ControlError(f"{file} can only be read by the user who runs the pipeline") from None
     except OSError as error:
         raise ControlError(f"cannot read {file}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise ControlError(f"{file} is damaged; stop the pipeline with Ctrl-C and start it again") from error
-
-
-def _why_missing(file: Path) -> str:
-    if not file.parent.is_dir():
-        return f"there is no checkpoint {file.parent}"
-    return f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
 
 
 def _error_of(text: bytes) -> str | None:

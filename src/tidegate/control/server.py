@@ -9,18 +9,28 @@ import secrets
 import socket
 import threading
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 from uuid import uuid4
 
 from tidegate.control.controls import Controls
+from tidegate.disk import DISK
 from tidegate.errors import ControlError
-
-if TYPE_CHECKING:
-    import uvicorn
 
 FILE = "control.json"
 """In the checkpoint: where the pipeline answers, and the token it wants."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """What that file says; the process is the driver's."""
+
+    url: str
+    token: str
+    pid: int
+    pipeline: str
+
 
 _PATIENCE = 0.5
 """Seconds that requests under way get at the end."""
@@ -69,7 +79,7 @@ class ControlServer:
         )
         self._thread.start()
         try:
-            _await_start(self._server, self._thread, self.url)
+            self._await_start()
             self._announce()
         except BaseException:
             self._end()
@@ -81,18 +91,19 @@ class ControlServer:
         self._withdraw()
         self._end()
 
+    def _await_start(self) -> None:
+        while not self._server.started:
+            if not self._thread.is_alive():
+                raise ControlError(f"the control API at {self.url} did not start")
+            time.sleep(0.005)
+
     def _announce(self) -> None:
-        told = {
-            "url": self.url,
-            "token": self.token,
-            "pid": os.getpid(),
-            "pipeline": self._controls.status().pipeline,
-        }
+        contact = Contact(self.url, self.token, os.getpid(), self._controls.status().pipeline)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_name(f".{FILE}.{uuid4().hex}")
         try:
-            with open(draft, "x", encoding="utf-8", opener=_private) as file:
-                json.dump(told, file)
+            with DISK.create(draft, private=True) as file:
+                file.write(json.dumps(asdict(contact)).encode())
             draft.replace(self._file)
         except OSError as error:
             raise ControlError(f"cannot write {self._file}: {error.strerror}") from error
@@ -134,14 +145,3 @@ def _url(listening: socket.socket) -> str:
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
     return f"http://{address}:{port}" if address.version == 4 else f"http://[{address}]:{port}"
-
-
-def _await_start(server: uvicorn.Server, thread: threading.Thread, url: str) -> None:
-    while not server.started:
-        if not thread.is_alive():
-            raise ControlError(f"the control API at {url} did not start")
-        time.sleep(0.005)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from heapq import heapify, heappop
 from typing import TypeAlias
 
 import numpy as np
@@ -17,8 +15,8 @@ ENOUGH = 5e-3
 _WORTH = 5e-4
 """A swap that lowers the busiest node by less than this share of an even one is not worth its bytes."""
 _ROUNDING = 1e-9
-_PAIRS = 10_000
-"""Up to so many swaps are all looked at; where there are more, only the likeliest."""
+_OFFERED = 256
+"""So many groups of a node are looked at for a swap; where it has more, these are light and heavy alike."""
 
 
 def summed(places: Integers, weights: Floats, length: int = 0) -> Floats:
@@ -36,7 +34,8 @@ class Balance:
     def __init__(
         self, home: Integers, owners: Integers, weights: Floats, sizes: Integers, limit: int | None
     ) -> None:
-        """`home` is where the groups are now, `owners` the plan to begin with."""
+        """`home` is where the groups are now, `owners` the plan to begin with, which may move `limit` more
+        bytes than it does."""
         self.owners = owners.copy()
         self._home = home
         self._weights = weights
@@ -44,22 +43,20 @@ class Balance:
         self._left = float("inf") if limit is None else float(limit)
         self._loads = summed(owners, weights)
         self._even = float(self._loads.mean())
-        self._queues: dict[int, list[tuple[float, int]]] = {}
-        """Groups of a node when it first was the busiest, those with the most load per byte first."""
-        self._members: dict[int, Integers] = {}
-        """Groups of a node, once someone asked."""
+        self._queues: dict[int, list[int]] = {}
+        """Groups of a node when it first was the busiest, those with the most load per byte last."""
 
     def move(self, *, boldly: bool = False) -> None:
         """By moves, and by swaps where no move helps. Boldly: the move that gains the most goes first."""
-        step = self._part(self._busiest_node, per_byte=False) if boldly and self.uneven else []
-        self._take(step)
-        while self.uneven and (step := self._step(self._busiest_node)):
+        if boldly and self.uneven:
+            self._take(self._part(per_byte=False))
+        while self.uneven and (step := self._whole() or self._part() or self._swap()):
             self._take(step)
         self.undo()
 
     def trade(self) -> None:
-        """By swaps that make no more groups move than the plan had moving."""
-        while self.uneven and (step := self._trade(self._busiest_node)):
+        """By swaps alone: each node keeps its number of groups."""
+        while self.uneven and (step := self._swap()):
             self._take(step)
 
     @property
@@ -77,121 +74,66 @@ class Balance:
         """The bytes that are away from home."""
         return int(self._sizes[self.owners != self._home].sum())
 
-    @property
-    def _busiest_node(self) -> int:
-        return int(self._loads.argmax())
-
-    def _step(self, busiest: int) -> list[tuple[int, int]]:
-        return self._whole(busiest) or self._part(busiest) or self._swap(busiest)
-
     def _take(self, step: list[tuple[int, int]]) -> None:
         for group, target in step:
-            source, weight = int(self.owners[group]), self._weights[group]
             self._left -= self._cost(group, target)
+            self._loads[self.owners[group]] -= self._weights[group]
+            self._loads[target] += self._weights[group]
             self.owners[group] = target
-            self._members.pop(source, None)
-            self._members.pop(target, None)
-            self._loads[source] -= weight
-            self._loads[target] += weight
 
-    def _groups_of(self, node: int) -> Integers:
-        if node not in self._members:
-            self._members[node] = np.flatnonzero(self.owners == node)
-        return self._members[node]
-
-    def _entry(self, group: int) -> tuple[float, int]:
-        moved = self.owners[group] != self._home[group]
-        return -float(self._weights[group]) / (1 if moved else max(1, int(self._sizes[group]))), group
-
-    def _whole(self, busiest: int) -> list[tuple[int, int]]:
+    def _whole(self) -> list[tuple[int, int]]:
         """A group all of whose load is gained: the idlest node stays below the busiest."""
-        target = int(self._loads.argmin())
+        busiest, target = int(self._loads.argmax()), int(self._loads.argmin())
         gap = self._loads[busiest] - self._loads[target]
         if busiest not in self._queues:
-            groups = self._groups_of(busiest)
-            self._queues[busiest] = [
-                self._entry(group) for group in groups[self._weights[groups] > 0].tolist()
-            ]
-            heapify(self._queues[busiest])
+            groups = np.flatnonzero((self.owners == busiest) & (self._weights > 0))
+            worth = self._weights[groups] / np.maximum(self._costs(groups, target), 1)
+            self._queues[busiest] = groups[np.argsort(worth, kind="stable")].tolist()
         queue = self._queues[busiest]
         while queue:
-            _, group = heappop(queue)
+            group = queue.pop()
             fits = 2 * self._weights[group] <= gap and self._cost(group, target) <= self._left
             if fits and self.owners[group] == busiest:
                 return [(group, target)]
         return []
 
-    def _part(self, busiest: int, *, per_byte: bool = True) -> list[tuple[int, int]]:
+    def _part(self, *, per_byte: bool = True) -> list[tuple[int, int]]:
         """A group that makes the idlest node the busier of the two, but less busy than the busiest was."""
-        target = int(self._loads.argmin())
-        groups = self._groups_of(busiest)
+        busiest, target = int(self._loads.argmax()), int(self._loads.argmin())
+        groups = np.flatnonzero(self.owners == busiest)
         weights, costs = self._weights[groups], self._costs(groups, target)
         gains = np.minimum(weights, self._loads[busiest] - self._loads[target] - weights)
         best = self._best(gains, costs, _ROUNDING, per_byte=per_byte)
         return [] if best is None else [(int(groups[best]), target)]
 
-    def _swap(self, busiest: int) -> list[tuple[int, int]]:
-        """Two groups that change places, with the idlest node that has one to offer."""
-        mine = self._groups_of(busiest)
-        if len(mine) * len(self.owners) <= _PAIRS:
-            theirs = np.flatnonzero(self.owners != busiest)
-            return self._exchange(busiest, np.repeat(mine, len(theirs)), np.tile(theirs, len(mine)))
-        for other in self._others(busiest):
-            step = self._nearest(busiest, mine, self._groups_of(other))
-            if step:
-                return step
-        return []
-
-    def _trade(self, busiest: int) -> list[tuple[int, int]]:
-        """A swap of groups that both move anyway, or of one that moves with one that does not."""
-        mine = self._groups_of(busiest)
-        origins = self._home[mine]
-        for other in self._others(busiest):
-            theirs = self._groups_of(other)
-            sources = self._home[theirs]
-            step = (
-                self._nearest(busiest, mine[origins == busiest], theirs[sources == busiest])
-                or self._nearest(busiest, mine[origins == other], theirs[sources == other])
-                or self._nearest(busiest, mine[origins != busiest], theirs[sources != other])
-            )
-            if step:
-                return step
-        return []
-
-    def _others(self, busiest: int) -> Iterator[int]:
-        """The nodes that a swap with the busiest could be worth it with, the idlest first."""
+    def _swap(self) -> list[tuple[int, int]]:
+        """Two groups that change places, of the busiest node and the idlest that has one to offer."""
+        busiest = int(self._loads.argmax())
+        mine = self._offered(busiest)
         for other in np.argsort(self._loads, kind="stable").tolist():
-            if (self._loads[busiest] - self._loads[other]) / 2 <= _WORTH * self._even:
-                return
-            yield other
+            gap = self._loads[busiest] - self._loads[other]
+            if gap / 2 <= _WORTH * self._even:
+                break
+            theirs = self._offered(other)
+            groups, partners = np.repeat(mine, len(theirs)), np.tile(theirs, len(mine))
+            lost = self._weights[groups] - self._weights[partners]
+            costs = self._costs(groups, other) + self._costs(partners, busiest)
+            best = self._best(np.minimum(lost, gap - lost), costs, _WORTH)
+            if best is not None:
+                return [(int(groups[best]), other), (int(partners[best]), busiest)]
+        return []
 
-    def _nearest(self, busiest: int, mine: Integers, theirs: Integers) -> list[tuple[int, int]]:
-        """The best swap with one other node, if any is worth it."""
-        if not len(mine) or not len(theirs):
-            return []
-        # The best partner evens the two nodes out; it is next to where such a weight would lie.
-        gap = self._loads[busiest] - self._loads[self.owners[theirs[0]]]
-        theirs = theirs[np.argsort(self._weights[theirs], kind="stable")]
-        beyond = np.searchsorted(self._weights[theirs], self._weights[mine] - gap / 2)
-        partners = theirs[np.clip(np.concatenate((beyond - 1, beyond)), 0, len(theirs) - 1)]
-        return self._exchange(busiest, np.tile(mine, 2), partners)
-
-    def _exchange(self, busiest: int, groups: Integers, partners: Integers) -> list[tuple[int, int]]:
-        """The best of these swaps, if any is worth it."""
-        others = self.owners[partners]
-        lost = self._weights[groups] - self._weights[partners]
-        gains = np.minimum(lost, self._loads[busiest] - self._loads[others] - lost)
-        costs = self._costs(groups, others) + self._costs(partners, busiest)
-        best = self._best(gains, costs, _WORTH)
-        if best is None:
-            return []
-        return [(int(groups[best]), int(others[best])), (int(partners[best]), busiest)]
+    def _offered(self, node: int) -> Integers:
+        groups = np.flatnonzero(self.owners == node)
+        if len(groups) <= _OFFERED:
+            return groups
+        by_weight = groups[np.argsort(self._weights[groups], kind="stable")]
+        return by_weight[np.linspace(0, len(groups) - 1, _OFFERED).astype(np.int64)]
 
     def _cost(self, group: int, target: int) -> int:
-        home, size = self._home[group], int(self._sizes[group])
-        return size * (int(home != target) - int(home != self.owners[group]))
+        return int(self._costs(np.asarray([group]), target)[0])
 
-    def _costs(self, groups: Integers, target: Integers | int) -> Integers:
+    def _costs(self, groups: Integers, target: int) -> Integers:
         """The bytes that moves to a node add: nothing for a group that is under way already."""
         home = self._home[groups]
         added = (home != target).astype(np.int64) - (home != self.owners[groups]).astype(np.int64)

@@ -247,13 +247,10 @@ class Rescaler:
             if target is route:
                 raise ControlError("nothing to gain: no move within the limit relieves the busiest node")
             return target
-        for name, value in (("nodes", ask.nodes), ("parallelism", ask.parallelism)):
-            if value is not None and value < 1:
-                raise ControlError(f"{name} must be at least 1, not {value}")
         target = respread(
             route,
-            nodes=ask.nodes or len(route.nodes),
-            partitions=ask.parallelism or self._parallelism,
+            nodes=len(route.nodes) if ask.nodes is None else ask.nodes,
+            partitions=self._parallelism if ask.parallelism is None else ask.parallelism,
             load=load.tolist() if load.any() else None,
         )
         if target is route:

@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 
 from tidegate.errors import ControlError
 from tidegate.rescale.balance import ENOUGH, Balance, Floats, Integers, summed
-from tidegate.rescale.route import Move, Route
+from tidegate.rescale.route import Route
 
 Load: TypeAlias = Sequence[float] | NDArray[np.float64]
 """Measured accesses of each key group, on any scale."""
-
-
-def bytes_moved(moved: Iterable[Move], sizes: Sequence[int]) -> int:
-    """What the moves carry; `sizes` are the bytes of each key group."""
-    return int(sum(sizes[move.group] for move in moved))
 
 
 def share(route: Route, load: Load) -> tuple[float, ...]:
@@ -237,15 +232,9 @@ def _next_balance(owners: Integers, weights: Floats, sizes: Integers, limit: int
 
 def _slots(total: int, counts: Integers, loads: Floats) -> Integers:
     """Spark partitions for each node, `total` in all: evenly, but never more than the node has groups."""
-    low, high = 1, int(counts.max())
-    while low < high:
-        level = (low + high + 1) // 2
-        low, high = (level, high) if np.minimum(counts, level).sum() <= total else (low, level - 1)
-    slots = np.minimum(counts, low)
-    wider = np.flatnonzero(counts > low)
-    busiest = wider[np.argsort(-loads[wider], kind="stable")]
-    slots[busiest[: total - int(slots.sum())]] += 1
-    return slots
+    # Each node's first one, then each one's second; of those that come to nothing, the idlest nodes' ones.
+    rounds = [(nth, -loads[node], node) for node, count in enumerate(counts) for nth in range(count)]
+    return np.bincount([node for _, _, node in sorted(rounds)[:total]])
 
 
 def _places(owners: Integers, slots: Integers, weights: Floats | None) -> Integers:

@@ -138,7 +138,7 @@ class Runner:
         if error is None or self._failure is not None or self._stopping.is_set():
             return False
         if self._rescaler is not None and self._rescaler.restarted():
-            self._await_reports()
+            drain_listener_bus(self._spark)
             return True
         self._check_replaced(error)
         last = self._batches.ledger.last
@@ -150,7 +150,7 @@ class Runner:
             return False
         time.sleep(self._batches.retry_wait)
         # What Spark has still to tell of the batches of this query is told before the next one begins.
-        self._await_reports()
+        drain_listener_bus(self._spark)
         return True
 
     def stop(self, why: StoppedBy) -> None:
@@ -206,7 +206,7 @@ class Runner:
             while self._outcomes and query.isActive and time.monotonic() < deadline:
                 time.sleep(0.01)
         query.stop()
-        self._await_reports()
+        drain_listener_bus(self._spark)
         failure, error = self._failure, query.exception()
         if failure is None and error is not None and not self._stopping.is_set():
             failure = QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}")
@@ -214,9 +214,6 @@ class Runner:
         if failure is not None:
             self._check_replaced(failure)
             raise failure
-
-    def _await_reports(self) -> None:
-        drain_listener_bus(self._spark)
 
     def _check_replaced(self, failure: BaseException) -> None:
         """Raise FencedError when another driver has taken over: then Spark's log, an output or a run of the

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
-
-import pyarrow as pa
 
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger import ledger
@@ -111,19 +109,10 @@ def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> Non
 def _bring_run(storage: Storage, name: str, target: Local) -> None:
     size = storage.size(name)
     if isinstance(storage, Local):
-        try:
-            os.link(storage.folder / name, target.folder / name)
-            return
-        except FileNotFoundError:
-            raise
-        except OSError:  # Another file system, or one without links.
-            pass
-    target.write(name, _parts(storage, name, size))
-
-
-def _parts(storage: Storage, name: str, size: int) -> Iterator[pa.Buffer]:
-    for offset in range(0, size, _PART):
-        yield from storage.read(name, [(offset, min(_PART, size - offset))])
+        _link(storage.folder / name, target.folder / name)
+        return
+    spans = ((offset, min(_PART, size - offset)) for offset in range(0, size, _PART))
+    target.write(name, (part for span in spans for part in storage.read(name, [span])))
 
 
 def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
@@ -135,12 +124,18 @@ def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
                 continue
             copy = target / path.relative_to(source)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(path, copy)
-            except FileNotFoundError:
-                continue  # Left by an attempt that came to nothing, and removed meanwhile.
-            except OSError:
-                shutil.copyfile(path, copy)
+            with suppress(FileNotFoundError):  # Left by an attempt that came to nothing, and removed.
+                _link(path, copy)
+
+
+def _link(source: Path, target: Path) -> None:
+    """Have a file under a second name; a copy of it on another file system, or one without links."""
+    try:
+        os.link(source, target)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copy(source, target)
 
 
 def _sync_below(folder: Path) -> None:

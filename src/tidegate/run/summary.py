@@ -42,17 +42,17 @@ class Tally:
     """Adds batches up. A listener."""
 
     def __init__(self) -> None:
-        self._batches = self._rows_in = self._rows_out = self._dead_letters = self._late = 0
-        self._lag: int | None = None
+        self.batches = self.rows_in = self.rows_out = self.dead_letters = self.late = 0
+        self.lag: int | None = None
         self._latest: list[tuple[float, float | None, float | None]] = []
 
     def __call__(self, progress: BatchProgress) -> None:
-        self._batches += 1
-        self._rows_in += progress.rows_in
-        self._rows_out += progress.rows_out
-        self._dead_letters += progress.dead_letters
-        self._late += progress.late
-        self._lag = progress.lag
+        self.batches += 1
+        self.rows_in += progress.rows_in
+        self.rows_out += progress.rows_out
+        self.dead_letters += progress.dead_letters
+        self.late += progress.late
+        self.lag = progress.lag
         self._latest.append((progress.batch_seconds, progress.latency_p50, progress.latency_p99))
         del self._latest[:-_KEPT]
 
@@ -67,20 +67,20 @@ class Tally:
     ) -> Summary:
         return Summary(
             pipeline=pipeline,
-            batches=self._batches,
-            rows_in=self._rows_in,
-            rows_out=self._rows_out,
-            dead_letters=self._dead_letters,
+            batches=self.batches,
+            rows_in=self.rows_in,
+            rows_out=self.rows_out,
+            dead_letters=self.dead_letters,
             seconds=seconds,
-            rows_per_second=self._rows_in / seconds if seconds > 0 else 0.0,
+            rows_per_second=self.rows_in / seconds if seconds > 0 else 0.0,
             latency_p50=_median([p50 for _, p50, _ in self._latest if p50 is not None]),
             latency_p99=_median([p99 for _, _, p99 in self._latest if p99 is not None]),
             batch_seconds_p50=_median([length for length, _, _ in self._latest]),
             outputs=outputs,
             stopped_by=stopped_by,
-            dead_letters_path=dead_letters_path if self._dead_letters else None,
-            late=self._late,
-            lag=self._lag,
+            dead_letters_path=dead_letters_path if self.dead_letters else None,
+            late=self.late,
+            lag=self.lag,
         )
 
 

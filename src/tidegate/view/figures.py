@@ -81,9 +81,7 @@ def sparkline(values: Iterable[float | None], *, width: int, top: float = 0.0, p
     """
     steps = "_.-=+*%#" if plain else "▁▂▃▄▅▆▇█"
     shown = list(values)[-width:] if width > 0 else []
-    highest = max(top, _scale(sorted(value for value in shown if value is not None)))
-    if highest <= 0:
-        return "".join(" " if value is None else steps[0] for value in shown)
+    highest = max(top, _scale(sorted(value for value in shown if value is not None))) or 1.0
     return "".join(
         " " if value is None else steps[min(7, int(max(0.0, value) / highest * 7.999))] for value in shown
     )

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TextIO
 
 from tidegate.run.progress import BatchProgress
-from tidegate.run.summary import Summary
+from tidegate.run.summary import Summary, Tally
 from tidegate.view.figures import count, rate, span
 from tidegate.view.output import Output
 from tidegate.view.totals import summary_rows
@@ -29,8 +29,7 @@ class LinesView(View):
         self._clock = clock
         self._history: deque[BatchProgress] = deque(maxlen=_REMEMBERED)
         self._rows = 0
-        self._dead_letters = 0
-        self._late = 0
+        self._tally = Tally()
         self._pending = False
         self._written_at: float | None = None
 
@@ -41,8 +40,7 @@ class LinesView(View):
     def __call__(self, progress: BatchProgress) -> None:
         self._history.append(progress)
         self._rows += progress.rows_in
-        self._dead_letters += progress.dead_letters
-        self._late += progress.late
+        self._tally(progress)
         self._pending = True
         if self._written_at is None or self._clock() - self._written_at >= self._every:
             self._write()
@@ -70,10 +68,10 @@ class LinesView(View):
             parts.append(f"limit {count(last.limit)}")
         if last.state_rows:
             parts.append(f"state {count(last.state_rows)} rows")
-        if self._late:
-            parts.append(f"late {count(self._late)}")
-        if self._dead_letters:
-            parts.append(f"dead letters {count(self._dead_letters)}")
+        if self._tally.late:
+            parts.append(f"late {count(self._tally.late)}")
+        if self._tally.dead_letters:
+            parts.append(f"dead letters {count(self._tally.dead_letters)}")
         self._output.write(" | ".join(parts))
         self._rows = 0
         self._pending = False

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.run.progress import BatchProgress
-from tidegate.run.summary import Summary
+from tidegate.run.summary import Summary, Tally
 from tidegate.view.chatter import Chatter
 from tidegate.view.figures import amount, count, rate, span, sparkline
 from tidegate.view.totals import summary_table
@@ -37,9 +37,7 @@ class LiveView(View):
         self._seen_at = self._started_at
         self._history: deque[BatchProgress] = deque(maxlen=_REMEMBERED)
         self._first: BatchProgress | None = None
-        self._rows_in = 0
-        self._dead_letters = 0
-        self._late = 0
+        self._tally = Tally()
         self._sinks: Counter[str] = Counter()
         self._waiting = Spinner("dots")
         self._live = Live(
@@ -60,9 +58,7 @@ class LiveView(View):
         self._chatter.__exit__(*failure)
 
     def __call__(self, progress: BatchProgress) -> None:
-        self._rows_in += progress.rows_in
-        self._dead_letters += progress.dead_letters
-        self._late += progress.late
+        self._tally(progress)
         self._sinks.update(progress.sinks)
         self._seen_at = self._clock()
         self._first = self._first or progress
@@ -118,7 +114,7 @@ class LiveView(View):
         table.add_row(
             "processing",
             rate(last.rows_per_second),
-            f"{count(self._rows_in)} in all",
+            f"{count(self._tally.rows_in)} in all",
             line(lambda each: each.rows_per_second, "blue"),
         )
         lag = "-" if last.lag is None else count(last.lag)
@@ -154,12 +150,13 @@ class LiveView(View):
             facts.append(f"watermark {span(max(0.0, behind))} behind")
         if last.state_rows:
             facts.append(f"state {count(last.state_rows)} rows, {amount(last.state_bytes)}")
-        if self._late:
-            facts.append(f"late {count(self._late)}")
+        if self._tally.late:
+            facts.append(f"late {count(self._tally.late)}")
         if last.tries > 1:
             facts.append(f"took {last.tries} tries")
         text = Text("  ".join(facts) + "  ")
-        text.append(f"dead letters {count(self._dead_letters)}", style="red" if self._dead_letters else "")
+        lost = self._tally.dead_letters
+        text.append(f"dead letters {count(lost)}", style="red" if lost else "")
         return text
 
     def _outputs(self) -> Text:

@@ -1,0 +1,81 @@
+"""`tidegate status`, `history` and `stop`: a running pipeline watched, and ended."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.options import CheckpointArgument, JsonOption
+from tidegate.view.json import document
+from tidegate.view.rescales import print_history, print_rescale, print_status
+
+_SECONDS_BETWEEN_LOOKS = 0.2
+
+
+def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
+    """Show what a running pipeline is doing.
+
+    Its batches, its state nodes, and the rescale under way or the latest one.
+    """
+    from tidegate.control.client import ControlClient
+
+    now = ControlClient.find(checkpoint).status()
+    if json:
+        typer.echo(document(now))
+    else:
+        print_status(now)
+
+
+def history(
+    checkpoint: CheckpointArgument,
+    number: Annotated[
+        int | None, typer.Argument(metavar="[NUMBER]", help="Show just this rescale, in full.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the rescales of a running pipeline.
+
+    All since it was started, oldest first.
+    """
+    from tidegate.control.client import ControlClient
+
+    client = ControlClient.find(checkpoint)
+    if number is not None:
+        one = client.rescale(number)
+        if json:
+            typer.echo(document(one))
+        else:
+            print_rescale(one)
+        return
+    known = client.history()
+    if json:
+        typer.echo(document({"rescales": known}))
+    elif known:
+        print_history(known)
+    else:
+        typer.echo(f"{client.pipeline} has not been rescaled since its start")
+
+
+def stop(
+    checkpoint: CheckpointArgument,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Stop a running pipeline after the batch that it is working on.
+
+    Waits until it has stopped. The next start resumes from there.
+    """
+    from tidegate.control.client import ControlClient
+
+    client = ControlClient.find(checkpoint)
+    client.stop()
+    while not no_wait and client.answers():
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    if json:
+        typer.echo(document({"pipeline": client.pipeline, "stopped": not no_wait}))
+    elif no_wait:
+        typer.echo(f"{client.pipeline} will stop after the current batch")
+    else:
+        typer.echo(f"{client.pipeline} has stopped")
