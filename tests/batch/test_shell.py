@@ -14,7 +14,7 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Written
 from tidegate.batch.shell import Batches, side_by_side
 from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Watermark
+from tidegate.batch.watermark import Watermark
 from tidegate.errors import BatchError, CheckpointError, FencedError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut

@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql.types import DataType, StructField, StructType
 
 from tests.operators.arranging import Hash, Row, spread
-from tidegate.batch.time import Time, Watermark
+from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
 from tidegate.errors import Where
 from tidegate.operators.aggregate import from_step
 from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Variance

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tests.operators.arranging import Batch, Row
-from tidegate.batch.time import Time, Watermark
+from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
 from tidegate.operators.kit.sides import Sides
 from tidegate.operators.operator import Operator
 from tidegate.state.table.keys import hash_column

@@ -22,7 +22,8 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Written
 from tidegate.batch.shell import Batches
 from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Time, Watermark
+from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
 from tidegate.ledger.ledger import Ledger
 from tidegate.run import recovery
 from tidegate.sources.source import Seen

@@ -41,15 +41,6 @@ class Intake:
         nowhere = Position(None, None)
         return all(step.source.done(self._positions.get(step.name, nowhere)) for step in self._sources)
 
-    def planned(self, query: RunningQuery, batch_id: int) -> dict[str, Cut]:
-        """What a batch covers of each source, as Spark planned it."""
-        unknown = [None] * len(self._sources)
-        starts = (query.offsets(batch_id - 1) if batch_id else None) or unknown
-        ends = query.offsets(batch_id) or unknown
-        return {
-            step.name: Cut(start, end) for step, start, end in zip(self._sources, starts, ends, strict=True)
-        }
-
     def moved(self, positions: Sequence[Position]) -> None:
         """Take over the positions that Spark reports after a batch."""
         self._positions = {

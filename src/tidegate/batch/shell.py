@@ -31,7 +31,8 @@ from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Outcome, Written
 from tidegate.batch.protocol import BatchProtocol, Event, Instruction
 from tidegate.batch.ticket import Ticket
-from tidegate.batch.time import Time, Watermark
+from tidegate.batch.time import Time
+from tidegate.batch.watermark import Watermark
 from tidegate.errors import BatchError, CheckpointError, FencedError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry

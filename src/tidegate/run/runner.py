@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate import faults
+from tidegate.batch.cut import planned
 from tidegate.batch.outcome import Outcome
 from tidegate.batch.time import moment
 from tidegate.config import Config
@@ -172,7 +173,7 @@ class Runner:
                 if self._rescaler is not None and not self._batches.is_committed(batch_id):
                     self._rescaler.boundary(batch_id)
                 started = time.perf_counter()
-                cut = self._intake.planned(self._query, batch_id)
+                cut = planned(self._query, self._opened.translation.sources, batch_id)
                 job = partial(self._opened.jobs.run, rows, cut, self._query)
                 outcome = self._batches.run(batch_id, cut, job)
             except RestartRequestedError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.shell import Batches
-from tidegate.batch.time import Watermark
+from tidegate.batch.watermark import Watermark
 from tidegate.config.settings import StateSettings
 from tidegate.errors import ControlError
 from tidegate.ledger.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.batch.time import Watermark
+from tidegate.batch.watermark import Watermark
 
 SECOND = 1_000_000
 
