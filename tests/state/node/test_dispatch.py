@@ -10,8 +10,8 @@ import pytest
 from tests.state.node_kit import ALL, EMPTY, PIPELINE, TABLE, probes, values, written
 from tests.state.shard_kit import Make
 from tidegate.batch.ticket import Ticket
+from tidegate.state.node.dispatch import Answer, dispatch, wanted
 from tidegate.state.node.node import StateNode
-from tidegate.state.node.service import Answer, dispatch, wanted
 from tidegate.state.wire import commands as wire
 
 

@@ -11,17 +11,17 @@ import hmac
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, TypeVar, assert_never
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.codec import encoded
+from tidegate.state.node.dispatch import dispatch, wanted
 from tidegate.state.node.node import StateNode
 from tidegate.state.table.table import shown
-from tidegate.state.wire import commands as wire
-from tidegate.state.wire.commands import COMMANDS, Call, Command, Limits, decode, operation
+from tidegate.state.wire.commands import COMMANDS, Call, Limits, decode, operation
 from tidegate.state.wire.flights import batches, to_flight
 
 _log = logging.getLogger(__name__)
@@ -29,7 +29,6 @@ _MESSAGE = 256
 """Bytes that a message counts for on top of its rows, so that empty ones have a limit too."""
 
 T = TypeVar("T")
-Answer: TypeAlias = pa.Table | wire.PrepareAnswer | wire.NodeStatus | None
 
 
 def _answering(method: Callable[..., T]) -> Callable[..., T]:
@@ -166,50 +165,3 @@ def _sound(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
         if not field.nullable and batch.column(name).null_count:
             raise StateError(f"column {name!r} has nulls")
     return pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
-
-
-def wanted(node: StateNode, command: wire.Get | wire.FetchKeys | wire.Stage) -> pa.Schema:
-    """The columns of the rows that come with a command. Raises what `dispatch` would, where that shows
-    before the rows are there."""
-    match command:
-        case wire.Get(ticket, table):
-            return node.readable(ticket, table).probes
-        case wire.FetchKeys(table, groups, batch_id):
-            return node.departed_table(table, groups, batch_id).probes
-        case wire.Stage(ticket, table):
-            return node.writable(ticket, table).written
-
-
-def dispatch(node: StateNode, command: Command, rows: pa.Table | None = None) -> Answer:
-    """Carry out a command. `rows` are those that come with it, of the columns that are `wanted`.
-
-    The answer is rows for a command that travels for them, see `Command.call`; else what the node says.
-    """
-    match command:
-        case wire.Begin():
-            node.begin(command)
-        case wire.Get(ticket, table):
-            return node.get(ticket, table, rows)
-        case wire.Due(ticket, table, groups, upto):
-            return node.due(ticket, table, groups, upto)
-        case wire.Scan(ticket, table, groups):
-            return node.scan(ticket, table, groups)
-        case wire.FetchKeys(table, groups, batch_id):
-            return node.fetch_keys(table, groups, batch_id, rows)
-        case wire.FetchDue(table, groups, batch_id, since, upto):
-            return node.fetch_due(table, groups, batch_id, since, upto)
-        case wire.FetchRange(table, groups, batch_id, first, size):
-            return wire.page(*node.fetch_range(table, groups, batch_id, first, size))
-        case wire.Release(ticket, groups):
-            node.release(ticket, groups)
-        case wire.Stage(ticket, table, partition, _, stats):
-            node.stage(ticket, table, partition, rows, stats)
-        case wire.Prepare(ticket):
-            return node.prepare(ticket)
-        case wire.Commit(ticket, watermark):
-            node.commit(ticket, watermark)
-        case wire.Status(sizes):
-            return node.status(sizes=sizes)
-        case _:
-            assert_never(command)
-    return None
