@@ -147,11 +147,11 @@ class Translation:
         return {
             step: frames[step]
             .where(f"{REASON} is not null")
-            .selectExpr(
-                f"{batch_id} as batch_id",
-                f"'{step.name}' as source",
-                f"{REASON} as reason",
-                f"{RAW} as raw",
+            .select(
+                F.lit(batch_id).alias("batch_id"),
+                F.lit(step.name).alias("source"),
+                F.col(REASON).alias("reason"),
+                F.col(RAW).alias("raw"),
             )
             for step in self._plan.sources
             if step.source.fallible
