@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -16,6 +18,7 @@ from tidegate.errors import MissingExtraError, PipelineError, SinkError
 from tidegate.sinks import Kafka
 from tidegate.sinks.kafka import Message, Reader, _Writer, read_committed
 from tidegate.sinks.sink import Attempt
+from tidegate.spark.kafka_admin import partition_count
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +55,24 @@ def append(bootstrap: str, topic: str, messages: list[Message]) -> None:
         ]
         producer.produce(topic, key=m.key, value=m.value, partition=m.partition, headers=headers)
     producer.flush()
+
+
+def test_a_topic_that_the_broker_has_not_heard_of_yet_is_awaited(
+    kafka_bootstrap: str, topic: str, spark: SparkSession
+) -> None:
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    settings.setProperty("bootstrap.servers", kafka_bootstrap)
+    with (
+        closing(jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)) as admin,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(partition_count, jvm, admin, topic)
+        client = AdminClient({"bootstrap.servers": kafka_bootstrap})
+        client.create_topics([NewTopic(topic, 2)])[topic].result()
+        assert asked.result() == 2
 
 
 def test_interrupted_batch_is_read_once(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,9 @@ from tidegate.errors import SinkError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_PROPAGATION = 10.0
+"""Seconds that brokers have to hear of a new topic."""
 
 
 def ensure_topic(
@@ -27,12 +31,27 @@ def ensure_topic(
         with closing(jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)) as admin:
             if topic not in set(admin.listTopics().names().get()):
                 _create(jvm, admin, topic, partitions)
-            described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
-            return int(described.get(topic).partitions().size())
+            return partition_count(jvm, admin, topic)
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         place = f"Kafka {topic} at {client['bootstrap.servers']}"
         raise SinkError(f"{place} is not usable: {cause.toString()}") from None
+
+
+def partition_count(jvm: Any, admin: Any, topic: str) -> int:
+    """Of a topic that exists. A broker may not have heard of a new one yet, which passes soon."""
+    from py4j.protocol import Py4JJavaError
+
+    until = time.monotonic() + _PROPAGATION
+    while True:
+        try:
+            described = admin.describeTopics(jvm.java.util.List.of(topic)).allTopicNames().get()
+            return int(described.get(topic).partitions().size())
+        except Py4JJavaError as error:
+            unknown = "UnknownTopicOrPartitionException" in str(error.java_exception.toString())
+            if not unknown or time.monotonic() > until:
+                raise
+        time.sleep(0.1)
 
 
 def _create(jvm: Any, admin: Any, topic: str, partitions: int | None) -> None:
