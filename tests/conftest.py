@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import tidegate as tg
+from tests.java import DRIVER_JAVA, SMALL
 from tidegate import config
 from tidegate.run.progress import Listener
 from tidegate.run.summary import Summary
@@ -52,8 +53,7 @@ def spark() -> Iterator[SparkSession]:
 
     conf = {
         "spark.python.daemon.module": "tests.preloaded",
-        # Tests end before it pays to optimise: half of the CPU time would go into that.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        DRIVER_JAVA: SMALL,
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)

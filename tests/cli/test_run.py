@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.chaos_kit import JAVA_OPTIONS, quick_start
+from tests.java import DRIVER_JAVA, SMALL
 from tidegate.cli.main import main
 
 JOB = """
@@ -21,6 +21,7 @@ p = tg.Pipeline("job", config={"engine": {"interval": "500 ms"}})
 readings = p.source(tg.sources.Sensors(sensors=10, rate=1_000))
 readings.filter("value > 0").sink(tg.sinks.Discard())
 """
+SMALL_JAVA = f"spark.conf.{DRIVER_JAVA}={SMALL}"
 
 
 @pytest.fixture
@@ -72,8 +73,8 @@ class Told:
 def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
     folder = tmp_path_factory.mktemp("job")
     (folder / "job.py").write_text(JOB)
-    java = f"spark.conf.{JAVA_OPTIONS}={quick_start()} -Xlog:gc"
-    with start("run", "job.py", "--json", "--parallelism", "1", "--set", java, cwd=folder) as process:
+    talking = f"{SMALL_JAVA} -Xlog:gc"
+    with start("run", "job.py", "--json", "--parallelism", "1", "--set", talking, cwd=folder) as process:
         assert process.stdout is not None
         try:
             first = process.stdout.readline()
@@ -106,7 +107,9 @@ def test_what_java_prints_does_not_get_between_the_json(told: Told) -> None:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_run_ends_well_when_nobody_reads_it_any_more(job: Path) -> None:
-    with start("run", "job.py", "--json", "--parallelism", "1", cwd=job.parent) as process:
+    with start(
+        "run", "job.py", "--json", "--parallelism", "1", "--set", SMALL_JAVA, cwd=job.parent
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:

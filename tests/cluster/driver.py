@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.java import DRIVER_JAVA, EXECUTOR_JAVA, SMALL
 from tidegate.cluster.local import LocalCluster
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.standalone import Standalone
@@ -28,13 +29,13 @@ ROWS = 40
 """Of a batch."""
 WARM = task.__name__
 """A module that no task of this query imports: a Python process that has it was warmed up."""
-SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(folder: Path, where: str) -> None:
     """Run the query until told to stop, or killed."""
     cluster: Cluster = LocalCluster(1, 1, MEMORY) if where == "local" else Standalone(where, memory=MEMORY)
-    conf = {**cluster.conf, "spark.driver.extraJavaOptions": SMALL}
+    executors = f"{cluster.conf.get(EXECUTOR_JAVA, '')} {SMALL}"
+    conf = {**cluster.conf, DRIVER_JAVA: SMALL, EXECUTOR_JAVA: executors}
     spark = session.start("driver", master=cluster.master, driver_memory="512m", conf=conf)
     cluster.attach(spark)
     notes = (folder / "batches").open("a")

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.driver import MEMORY, SMALL
+from tests.cluster.driver import MEMORY
 from tests.cluster.kit import Child, await_that
+from tests.java import DRIVER_JAVA, EXECUTOR_JAVA, SMALL
 from tests.run.steering import settings
 from tidegate.control.client import ControlClient
 from tidegate.rescale.model import Ask, Rescale
@@ -23,7 +24,8 @@ _SETTINGS = {
     "cluster.workers": 1,
     "cluster.memory": MEMORY,
     "engine.parallelism": 1,
-    "spark.conf.spark.driver.extraJavaOptions": SMALL,
+    f"spark.conf.{DRIVER_JAVA}": SMALL,
+    f"spark.conf.{EXECUTOR_JAVA}": SMALL,
     "spark.conf.spark.eventLog.compress": "false",
     "spark.conf.spark.eventLog.enabled": "true",
     "spark.conf.spark.eventLog.rolling.enabled": "false",

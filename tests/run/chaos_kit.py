@@ -21,6 +21,7 @@ from uuid import uuid4
 import pyspark
 
 import tidegate as tg
+from tests.java import DRIVER_JAVA, SMALL
 from tidegate import config
 from tidegate.ledger.ledger import Ledger
 from tidegate.spark import session
@@ -48,9 +49,6 @@ SETTINGS: Mapping[str, str | int] = {
     "admission.initial_rows": ROWS,
 }
 _MASTER, _MEMORY = "local[2]", "512m"
-# A driver that lives for seconds starts faster when its JVM does not optimise.
-_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
 
 def pipeline(folder: Path, batches: int) -> tg.Pipeline:
@@ -145,7 +143,7 @@ class Driver:
         ]
         file.write_text("\n".join(lines))
         command = [sys.executable, "-m", "tidegate.cli.main", "run", file.name, "--until-done", "--quiet"]
-        spark = {"spark.master": _MASTER, "spark.driver_memory": _MEMORY, f"spark.conf.{JAVA_OPTIONS}": java}
+        spark = {"spark.master": _MASTER, "spark.driver_memory": _MEMORY, f"spark.conf.{DRIVER_JAVA}": java}
         given = {**SETTINGS, **spark, **(settings or {})}
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the driver
@@ -210,7 +208,7 @@ def at_the_ready(java: str, go: Path) -> None:
     from tidegate.run import runner  # noqa: F401
 
     tests = os.getppid()
-    session.start(NAME, master=_MASTER, driver_memory=_MEMORY, conf={JAVA_OPTIONS: java})
+    session.start(NAME, master=_MASTER, driver_memory=_MEMORY, conf={DRIVER_JAVA: java})
     while not go.exists():
         if os.getppid() != tests:
             sys.exit("nobody waits for this standby any more")
@@ -227,12 +225,12 @@ def quick_start() -> str:
     jars = [f"{jar} {jar.stat().st_mtime_ns}" for jar in sorted(Path(pyspark.__path__[0]).glob("jars/*.jar"))]
     installed = sha256("\n".join(jars).encode()).hexdigest()[:12]
     archive = Path(sys.prefix) / f"tests-{installed}.jsa"
-    options = f"{_JAVA} -XX:SharedArchiveFile={archive}"
+    options = f"{SMALL} -XX:SharedArchiveFile={archive}"
     if archive.exists():
         return options
     with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
         folder, draft = Path(scratch), Path(scratch) / "draft.jsa"
-        with Driver(folder, 2, java=f"{_JAVA} -XX:ArchiveClassesAtExit={draft}") as running:
+        with Driver(folder, 2, java=f"{SMALL} -XX:ArchiveClassesAtExit={draft}") as running:
             await_that(lambda: last_batch(folder) == 1 or not running.alive, "both batches were committed")
             java = [part.pid for part in parts(running.process.pid) if part.kind == "jvm"]
             assert running.wait() == 0, running.said

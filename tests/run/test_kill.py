@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 import tidegate as tg
-from tests.run.chaos_kit import JAVA_OPTIONS, await_that, quick_start
+from tests.java import DRIVER_JAVA
+from tests.run.chaos_kit import await_that, quick_start
 from tidegate.ledger.ledger import Ledger
 
 pytestmark = [pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -45,7 +46,7 @@ class Driver:
         settings = {
             "engine.interval": "20 ms",
             "spark.master": "local[2]",
-            f"spark.conf.{JAVA_OPTIONS}": quick_start(),
+            f"spark.conf.{DRIVER_JAVA}": quick_start(),
             "admission.min_rows": rows_per_batch,
             "admission.max_rows": rows_per_batch,
         }

@@ -60,7 +60,8 @@ def append(bootstrap: str, topic: str, messages: list[Message]) -> None:
 def test_a_topic_that_the_broker_has_not_heard_of_yet_is_awaited(
     kafka_bootstrap: str, topic: str, spark: SparkSession
 ) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
 
     jvm: Any = spark._jvm
     settings = jvm.java.util.Properties()
