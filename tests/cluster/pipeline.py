@@ -29,6 +29,8 @@ _SETTINGS = {
     "spark.conf.spark.eventLog.compress": "false",
     "spark.conf.spark.eventLog.enabled": "true",
     "spark.conf.spark.eventLog.rolling.enabled": "false",
+    # On a busy machine a new executor may take longer than the usual three seconds to take its first task.
+    "spark.conf.spark.locality.wait.process": "20s",
     "spark.driver_memory": "512m",
     "state.nodes": 1,
 }
