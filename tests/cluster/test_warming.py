@@ -18,18 +18,22 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def _apart(act: Callable[[], None]) -> None:
+def _apart(act: Callable[[], bool]) -> bool:
     """In a thread of its own, as clusters do it: what it sets for its job is not set for others."""
     with ThreadPoolExecutor(1) as threads:
-        threads.submit(act).result()
+        return threads.submit(act).result()
 
 
 def test_an_executor_that_has_gone_takes_nobody_with_it(
     spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    _apart(lambda: warm_up(spark, "7", 1))
-    assert "executor 7 is warm" in caplog.text
+    assert not _apart(lambda: warm_up(spark, "7", 1))
+    assert "executor 7 was not warmed up: the task ran on another one" in caplog.text
+
+
+def test_a_warm_up_knows_that_it_ran_where_it_should(spark: SparkSession) -> None:
+    assert _apart(lambda: warm_up(spark, "driver", 1))
 
 
 def test_a_warm_up_that_fails_is_told_and_no_more(
@@ -37,6 +41,6 @@ def test_a_warm_up_that_fails_is_told_and_no_more(
 ) -> None:
     caplog.set_level("INFO")
     monkeypatch.setitem(sys.modules, "tidegate.operators.absent", ModuleType("absent"))
-    _apart(lambda: warm_up(spark, "driver", 1))
+    assert not _apart(lambda: warm_up(spark, "driver", 1))
     assert "was not warmed up" in caplog.text
     assert "tidegate.operators.absent" in caplog.text

@@ -30,7 +30,7 @@ from tidegate.errors import SinkError, TidegateError
 from tidegate.sources.source import Limit, Position
 from tidegate.spark import kafka_admin, session, standalone
 from tidegate.spark.checkpoint_files import CheckpointFiles
-from tidegate.spark.executors import Executors, rows_on
+from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.frames import compute, counted, int_array
 from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.partial_aggregate import within_partitions
@@ -335,6 +335,14 @@ def test_contract_SparkContext_getExecutorIds(spark: SparkSession) -> None:
 def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
     """It lists executors by their ids, the driver among them, also those that have ended."""
     assert Executors(spark).ever_registered() == {"driver"}
+
+
+def test_contract_AppStatusStore_executorSummary(spark: SparkSession) -> None:
+    """It has a summary of a stage by the ids of the executors that ran its tasks."""
+    spark.sparkContext.setJobGroup("summary", "a job to find again")
+    spark.range(3).collect()
+    assert executors_of(spark, "summary") == {"driver"}
+    assert executors_of(spark, "another") == frozenset()
 
 
 def test_contract_SparkContext_requestTotalExecutors(spark: SparkSession) -> None:

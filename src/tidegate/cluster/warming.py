@@ -8,8 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
-from tidegate.spark.executors import Executors, rows_on
+from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _LOOK = 0.1
 there by then."""
 _PAUSE = 2.0
 """Seconds until the next look when one has failed."""
+_TRIES = 10
+"""How often a warm-up is sent: its place is a preference, and a slow executor misses its turn."""
 _OF_TASKS = ("tidegate.operators.", "tidegate.sources.", "tidegate.translation.task")
 
 
@@ -55,26 +58,38 @@ class Warming:
                 continue
             for id in new:
                 # All at once: one that waited for the others would have tasks by then.
-                given = (self._spark, id, self._cores)
-                threading.Thread(target=warm_up, args=given, name=f"warming-{id}", daemon=True).start()
+                threading.Thread(target=self._warm, args=(id,), name=f"warming-{id}", daemon=True).start()
             self._known |= new
 
+    def _warm(self, executor: str) -> None:
+        for _ in range(_TRIES):
+            if warm_up(self._spark, executor, self._cores) or self._closing.wait(_PAUSE):
+                return
+            if executor not in self._executors.ids():
+                return
 
-def warm_up(spark: SparkSession, executor: str, cores: int) -> None:
+
+def warm_up(spark: SparkSession, executor: str, cores: int) -> bool:
     """Run a task on each slot of an executor: it starts a Python worker and imports what batches need.
 
-    Sets the pool and the description of the jobs of this thread. Does not raise.
+    False when the tasks went elsewhere, or failed. Sets the pool and the group of the jobs of this thread.
+    Does not raise.
     """
-    began = time.monotonic()
+    began, context = time.monotonic(), spark.sparkContext
+    group = f"{WARM_UP}-{executor}-{uuid4().hex}"
     try:
-        spark.sparkContext.setLocalProperty("spark.scheduler.pool", WARM_UP)
-        spark.sparkContext.setJobDescription(f"{WARM_UP} of executor {executor}")
+        context.setLocalProperty("spark.scheduler.pool", WARM_UP)
+        context.setJobGroup(group, f"{WARM_UP} of executor {executor}")
         rows = rows_on(spark, executor, cores)
         rows.mapInArrow(_task(_modules()), rows.schema).collect()
+        if executor not in executors_of(spark, group):
+            log.info("executor %s was not warmed up: the task ran on another one", executor)
+            return False
     except Exception as error:
         log.info("executor %s was not warmed up: %s", executor, reason(error))
-    else:
-        log.info("executor %s is warmed up after %.1f s", executor, time.monotonic() - began)
+        return False
+    log.info("executor %s is warmed up after %.1f s", executor, time.monotonic() - began)
+    return True
 
 
 def _modules() -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from tidegate.spark.listener import drain_listener_bus
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -73,3 +75,15 @@ def rows_on(spark: SparkSession, executor: str, count: int) -> DataFrame:
     text = jvm.org.apache.spark.sql.Encoders.STRING()
     placed = session.sparkContext().makeRDD(rows, text.clsTag())
     return DataFrame(session.createDataset(placed, text).toDF(), spark)
+
+
+def executors_of(spark: SparkSession, group: str) -> frozenset[str]:
+    """The ids of the executors that ran tasks of a job group whose jobs have ended."""
+    drain_listener_bus(spark)
+    context: Any = spark.sparkContext._jsc
+    store, tracker = context.sc().statusStore(), spark.sparkContext.statusTracker()
+    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [stage for info in infos if info is not None for stage in info.stageIds]
+    return frozenset(
+        id for stage in stages for id in str(store.executorSummary(stage, 0).keys().mkString(" ")).split()
+    )
