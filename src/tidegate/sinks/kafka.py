@@ -38,7 +38,8 @@ class Kafka(Sink):
 
     `key` and `value` are SQL expressions over the row, such as a column's name; without `value` it is the
     row as JSON. Messages of one key are in one partition, in the order of their batches; those whose key is
-    null, too. Without `key`, messages are spread by their value, and have no order. A topic that is missing is created, with `partitions` or else the broker's default.
+    null, too. Without `key`, messages are spread by their value, and have no order. A topic that is
+    missing is created, with `partitions` or else the broker's default.
     Add partitions to a topic only while the pipeline is stopped, and after a graceful stop: a batch that
     is tried again must find as many as before. With a new checkpoint, take a new topic or rename the
     pipeline: batches are numbered from 0 again, and readers would take them for repeats.
