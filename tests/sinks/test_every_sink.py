@@ -115,7 +115,7 @@ def test_restart_publishes_what_was_committed(
     receipt = json.loads(json.dumps(writer.write(numbers(0, 10), batch(0))))
     writer.close()
     restarted = place.sink.open(spark, pipeline="test")
-    restarted.recover(0, None, generation=2)
+    restarted.recover(0, receipt, generation=2)
     restarted.publish(0, receipt)
     restarted.publish(1, restarted.write(numbers(10, 20), batch(1, generation=2)))
     assert ids(place) == list(range(20))

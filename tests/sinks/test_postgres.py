@@ -37,9 +37,18 @@ class Database:
             cursor = connection.execute(statement.format(table=self.table).encode())
             return cursor.fetchall() if cursor.description else []
 
-    def open(self, spark: SparkSession, *, committed: int = -1, table: str | None = None) -> SinkWriter:
-        writer = Postgres(self.dsn, table or self.table).open(spark, pipeline="test")
-        writer.recover(committed, None, generation=9)
+    def open(
+        self,
+        spark: SparkSession,
+        *,
+        committed: int = -1,
+        receipt: dict[str, Any] | None = None,
+        table: str | None = None,
+        key: str | None = None,
+    ) -> SinkWriter:
+        mode: Any = {"mode": "upsert", "key": [key]} if key else {}
+        writer = Postgres(self.dsn, table or self.table, **mode).open(spark, pipeline="test")
+        writer.recover(committed, receipt, generation=9)
         return writer
 
 
@@ -54,7 +63,7 @@ def test_rows_of_a_task_that_did_not_count_are_left_out(
     writer = database.open(spark)
     receipt = writer.write(numbers(0, 10), batch(0))
     # What a task leaves that committed its copy and died before it could answer.
-    database.run(f"insert into {receipt['staging']} select id, -1 from {receipt['staging']}")
+    database.run(f"insert into {receipt['staging']} select id, -1, 0 from {receipt['staging']}")
     writer.publish(0, receipt)
     assert database.run("select count(*), count(distinct id) from {table}") == [(10, 10)]
 
@@ -84,16 +93,119 @@ def test_two_drivers_that_publish_one_batch_give_it_once(
 def test_nothing_staged_stays_behind(
     database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
+    orphan = database.open(spark).write(numbers(0, 1), batch(0, generation=0))["staging"]
     writer = database.open(spark)
-    staged = [database.open(spark).write(numbers(0, 1), batch(0, generation=0))["staging"]]
+    writer.publish(0, writer.write(numbers(0, 1), batch(0)))
+    waiting = writer.write(numbers(1, 2), batch(1))  # committed, but not published
+    restarted = database.open(spark, committed=1, receipt=waiting)
+    staged = {orphan, waiting["staging"]}
+
+    def left() -> set[str]:
+        return staged & {name for (name,) in database.run("select tablename from pg_tables")}
+
+    assert left() == {waiting["staging"]}
+    restarted.publish(1, waiting)
+    assert left() == set()
+    assert database.run("select count(*) from {table}") == [(2,)]
+
+
+def test_batches_share_a_staging_table_and_an_entry(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.sinks.postgres_writer._STAGED_BYTES", 10_000)
+    writer = database.open(spark)
+    receipts = []
+    for batch_id in range(4):
+        receipts.append(writer.write(numbers(500 * batch_id, 500 * batch_id + 500), batch(batch_id)))
+        writer.publish(batch_id, receipts[-1])
+    (staging,) = {receipt["staging"] for receipt in receipts}
+    assert database.run(f"select count(*) from {staging}") == [(0,)]  # emptied when it had grown
+    entries = "select batch_id, rows from tidegate_batches where target = '{table}'"
+    assert database.run(entries) == [(3, 500)]
+    for batch_id, receipt in enumerate(receipts):  # as a driver that was held up
+        writer.publish(batch_id, receipt)
+    assert database.run("select count(*), count(distinct id) from {table}") == [(2000, 2000)]
+
+
+def test_table_that_lacks_batches_is_refused(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark)
     receipt = writer.write(numbers(0, 1), batch(0))
     writer.publish(0, receipt)
-    waiting = writer.write(numbers(1, 2), batch(1))["staging"]  # committed, but not published
-    staged += [receipt["staging"], writer.write(numbers(2, 3), batch(2))["staging"]]
-    database.open(spark, committed=1)
-    left = {name for (name,) in database.run("select tablename from pg_tables")}
-    assert waiting in left
-    assert not left & set(staged)
+    with pytest.raises(SinkError, match="up to 0 only, but the checkpoint has published 4"):
+        database.open(spark, committed=5, receipt=receipt)
+
+
+def test_upsert_keeps_the_last_row_of_a_key(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark, key="k")
+    # Within a batch by the order of rows, across batches by that of batches; null is a key like others.
+    rows = numbers(0, 90).selectExpr("if(id % 3 = 0, null, id % 3) as k", "id as `last %`")
+    receipts = [
+        writer.write(rows, batch(0)),
+        writer.write(rows.where("k = 2 or k is null").selectExpr("k", "-`last %` as `last %`"), batch(1)),
+    ]
+    for batch_id in (0, 1, 0, 1):
+        writer.publish(batch_id, receipts[batch_id])
+    found = database.run('select k, "last %%" from {table} order by k'.replace("%%", "%"))
+    assert found == [(1, 88), (2, -89), (None, -87)]
+
+
+def test_upsert_needs_a_unique_index_on_the_key(database: Database, spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("value as id")
+    writer = database.open(spark, key="id")
+    writer.check(stream)
+    with pytest.raises(SinkError, match="no column value, which is in the key"):
+        database.open(spark, key="value").check(stream)
+    database.run("create table {table} (id bigint)")
+    with pytest.raises(SinkError, match=r"no unique index on \(id\)"):
+        writer.check(stream)
+    database.run("alter table {table} add constraint once unique (id)")
+    with pytest.raises(SinkError, match=r"column id of the key .* may be null"):
+        writer.check(stream)
+    database.run("alter table {table} alter id set not null")
+    writer.check(stream)
+
+
+def test_unique_key_behind_updates_is_refused_before_the_start(
+    database: Database, spark: SparkSession
+) -> None:
+    database.run("create table {table} (id bigint primary key, n bigint)")
+    with pytest.raises(SinkError, match=r'takes each \(id\) once.*mode="upsert", key=\[\'id\'\]'):
+        database.open(spark).check_updates(["id"])
+    database.open(spark).check_updates(["other"])
+    database.open(spark, key="id").check_updates(["id"])
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ("id bigint check (id < 5)", "violates check constraint"),
+        ("id bigint unique", "violates unique constraint"),
+        ("id bigint unique deferrable initially deferred", "violates unique constraint"),
+    ],
+)
+def test_constraint_strikes_before_the_commit(
+    columns: str, problem: str, database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run(f"create table {{table}} ({columns})")
+    writer = database.open(spark)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    with pytest.raises(Exception, match=problem):
+        writer.write(numbers(0, 10), batch(1))
+    assert database.run("select count(*) from {table}") == [(3,)]
+    writer.publish(1, writer.write(numbers(3, 5), batch(1, number=1)))
+    assert database.run("select count(*) from {table}") == [(5,)]
+
+
+def test_percent_signs_in_names(
+    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = database.open(spark, table=f"{database.table} %s")
+    writer.publish(0, writer.write(numbers(0, 3).selectExpr("id as `humidity %`"), batch(0)))
+    assert database.run('select count("humidity %") from "{table} %s"') == [(3,)]
 
 
 def test_staging_table_that_is_locked_does_not_stop_the_start(
@@ -103,7 +215,9 @@ def test_staging_table_that_is_locked_does_not_stop_the_start(
 
     monkeypatch.setattr("tidegate.sinks.postgres_writer._LOCK_SECONDS", 1)
     writer = database.open(spark)
-    stuck, free = (writer.write(numbers(0, 1), batch(0, number=number))["staging"] for number in range(2))
+    stuck, free = (
+        writer.write(numbers(0, 1), batch(0, generation=generation))["staging"] for generation in range(2)
+    )
 
     def left() -> set[str]:
         return {stuck, free} & {name for (name,) in database.run("select tablename from pg_tables")}
@@ -114,16 +228,6 @@ def test_staging_table_that_is_locked_does_not_stop_the_start(
         assert left() == {stuck}
     database.open(spark)
     assert left() == set()
-
-
-def test_publishing_drops_earlier_tries(
-    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
-) -> None:
-    writer = database.open(spark)
-    receipts = [writer.write(numbers(0, 1), batch(0, number=number)) for number in range(2)]
-    writer.publish(0, receipts[1])
-    left = {name for (name,) in database.run("select tablename from pg_tables")}
-    assert not left & {receipt["staging"] for receipt in receipts}
 
 
 def test_staged_rows_survive_a_crash_of_the_server(
@@ -235,17 +339,6 @@ def test_checking_creates_no_table(database: Database, spark: SparkSession) -> N
 def test_type_without_a_column_is_refused(database: Database, spark: SparkSession, batch: Batch) -> None:
     with pytest.raises(SinkError, match=r"column span is interval .*cast it"):
         database.open(spark).write(spark.sql("select interval '1' day as span"), batch(0))
-
-
-def test_value_that_the_server_refuses_fails_the_batch(
-    database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
-) -> None:
-    database.run("create table {table} (id bigint check (id < 5))")
-    writer = database.open(spark)
-    receipt = writer.write(numbers(0, 10), batch(0))
-    with pytest.raises(SinkError, match="violates check constraint"):
-        writer.publish(0, receipt)
-    assert database.run("select count(*) from {table}") == [(0,)]
 
 
 def test_password_is_never_shown(postgres_dsn: str, spark: SparkSession) -> None:

@@ -66,7 +66,7 @@ class Plan:
         if not step.needs_final_rows:
             return
         for above in step.inputs:
-            origin = _updating(above)
+            origin = updating(above)
             if origin is not None:
                 raise step.error(
                     f"needs final rows, but {origin.name} ({origin.where}) emits a key again "
@@ -103,11 +103,11 @@ class Plan:
                     )
 
 
-def _updating(step: Step) -> Step | None:
+def updating(step: Step) -> Step | None:
     """The step whose updates arrive where `step` hands on; None when all rows are final."""
     if step.emits is not None:
         return step if step.emits == "update" else None
-    return next(filter(None, map(_updating, step.forwards)), None)
+    return next(filter(None, map(updating, step.forwards)), None)
 
 
 def _overlap(written: str | None, read: str | None) -> bool:

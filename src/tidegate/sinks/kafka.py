@@ -33,12 +33,13 @@ class Kafka(Sink):
     Kafka has no rename: a message is there for all to read when it is written, and a batch that is
     interrupted and tried again writes its messages again. So each one says in its headers which it is:
     `tidegate-pipeline`, `tidegate-batch` and `tidegate-sequence`. A repeated batch has the same messages
-    under the same numbers, in the same order per topic partition, so a reader sees each once by dropping
-    whatever does not come after the last (batch, sequence) of its partition; `Reader` does that.
+    under the same numbers, in the same order per topic partition, so a reader sees each once by taking
+    only the one that follows the last (batch, sequence) of its partition; `Reader` does that.
 
     `key` and `value` are SQL expressions over the row, such as a column's name; without `value` it is the
-    row as JSON. A message's partition follows from its key, or from its value when it has none, and from
-    nothing else. A topic that is missing is created, with `partitions` or else the broker's default.
+    row as JSON. Messages of one key are in one partition, in the order of their batches; those whose key is
+    null, too. Without `key`, messages are spread by their value, and have no order. A topic that is
+    missing is created, with `partitions` or else the broker's default.
     Add partitions to a topic only while the pipeline is stopped, and after a graceful stop: a batch that
     is tried again must find as many as before. With a new checkpoint, take a new topic or rename the
     pipeline: batches are numbered from 0 again, and readers would take them for repeats.
@@ -91,7 +92,8 @@ class _Writer(SinkWriter):
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         rows, count = counted(rows)
-        messages = _numbered(_messages(rows, self._sink), self._partitions)
+        by = "value" if self._sink.key is None else "key"
+        messages = _numbered(_messages(rows, self._sink), by, self._partitions)
         (
             messages.select("key", "value", "partition", _headers(self._pipeline, attempt.batch_id))
             .write.format("kafka")
@@ -124,11 +126,11 @@ def _bytes(column: Column, kind: str) -> Column:
     return column if kind == "binary" else column.cast("string").cast("binary")
 
 
-def _numbered(messages: DataFrame, partitions: int) -> DataFrame:
+def _numbered(messages: DataFrame, by: str, partitions: int) -> DataFrame:
     """Add the topic partition and the place in it: functions of the messages alone, whatever runs them."""
     from pyspark.sql import functions as f
 
-    place = f.pmod(f.xxhash64(f.coalesce("key", "value")), f.lit(partitions)).cast("int")
+    place = f.pmod(f.xxhash64(by), f.lit(partitions)).cast("int")
     return (
         messages.withColumn("partition", place)
         .repartitionById(partitions, f.col("partition"))

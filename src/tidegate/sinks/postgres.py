@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
 from tidegate.errors import MissingExtraError
@@ -19,20 +20,27 @@ _KEYWORD = re.compile(r"(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Postgres(Sink):
-    """Append each batch to `table` ("name" or "schema.name"), in one transaction with its batch id.
+    """Write each batch to `table` ("name" or "schema.name"), in one transaction with its batch id.
 
-    Tasks copy their rows, in parallel, into a staging table of the attempt; a name of its own for each
-    attempt means that publishing ends with dropping a table and leaves nothing to vacuum. One
-    transaction then enters the batch in `tidegate_batches` and moves the rows of the tasks that counted;
-    a batch that is entered already is left alone.
+    `mode`: "append" adds the rows. "upsert" keeps one row per `key`, some of the columns: the last one wins,
+    in the order of batches and, within a batch, of the rows; made for running aggregates.
+
+    Tasks copy their rows, in parallel, into a staging table of the run. It has the constraints of the table,
+    so a row that breaks one fails its batch before it is committed. One transaction then enters the batch in
+    `tidegate_batches`, which holds the latest one, and moves the rows of the tasks that counted; a batch
+    that is entered already is left alone. If rows may break a unique index, a foreign key or a trigger of
+    the table, each batch is inserted once in a transaction that is rolled back, before it is committed.
 
     The table is created if it is missing; arrays, maps and structs become jsonb. An existing one must have
-    a fitting column for each of the rows' columns. `dsn` is what libpq takes ("postgresql://user@host/db"
-    or "host=... dbname=..."); the driver and all executors connect by it. It is never shown.
+    a fitting column for each of the rows' columns and, for an upsert, a unique index on the key. `dsn` is
+    what libpq takes ("postgresql://user@host/db" or "host=... dbname=..."); the driver and all executors
+    connect by it. It is never shown.
     """
 
     dsn: str = field(repr=False)
     table: str
+    mode: Literal["append", "upsert"] = "append"
+    key: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.dsn:
@@ -40,6 +48,12 @@ class Postgres(Sink):
         parts = self.table.split(".")
         if len(parts) > 2 or not all(parts):
             raise refused(f"table must be 'name' or 'schema.name', not {self.table!r}", step="Postgres")
+        if self.mode not in ("append", "upsert"):
+            raise refused(f"mode must be append or upsert, not {self.mode!r}", step="Postgres")
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        object.__setattr__(self, "key", key)
+        if (self.mode == "upsert") != bool(key):
+            raise refused('an upsert, and only that, has a key: mode="upsert", key=["id"]', step="Postgres")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         try:

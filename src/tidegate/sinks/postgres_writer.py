@@ -1,44 +1,37 @@
-"""The work of a Postgres sink. Executors import this module by name; it needs psycopg."""
+"""The driver's part of a Postgres sink; it needs psycopg."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.sql import Identifier
 
 from tidegate.errors import SinkError
-from tidegate.sinks import postgres_columns
+from tidegate.sinks import postgres_columns, postgres_table
 from tidegate.sinks.postgres import Postgres
-from tidegate.sinks.postgres_columns import Found
+from tidegate.sinks.postgres_copy import ROW, TASK, Connection, connect, copy_partition
+from tidegate.sinks.postgres_table import Table
 from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame
-
-Connection = psycopg.Connection[Any]
 
 log = logging.getLogger(__name__)
 
 _BATCHES = "tidegate_batches"
-_TASK = "_tidegate_task"
-_CONNECT_SECONDS = 10
 _LOCK_SECONDS = 5
+_STAGED_BYTES = 8 * 2**20
+"""A staging table is emptied when it is larger: after each batch, that would churn the catalogue."""
 # Even "if not exists" fails when two drivers create a table at the same moment.
 _CREATING = "select pg_advisory_xact_lock(hashtext('tidegate'))"
-_COLUMNS = """
-    select a.attname, t.typname, a.attnotnull and not a.atthasdef and a.attidentity = ''
-    from pg_attribute a join pg_type t on t.oid = a.atttypid
-    where a.attrelid = to_regclass(%s) and a.attnum > 0 and not a.attisdropped and a.attgenerated = ''
-    order by a.attnum"""
+_NULLS_NOT_DISTINCT = 150000
+"""The version of the server from which a unique constraint can hold a null key once."""
 
 
 class PostgresWriter(SinkWriter):
@@ -51,10 +44,12 @@ class PostgresWriter(SinkWriter):
         self._schema, _, table = sink.table.rpartition(".")
         self._table, self._batches = self._quoted(table), self._quoted(_BATCHES)
         digest = hashlib.sha256(f"{pipeline}\n{sink.table}".encode()).hexdigest()[:10]
-        self._staging = f"tidegate_staging_{digest}_"
+        self._prefix = f"tidegate_staging_{digest}_"
         self._connection: Connection | None = None
-        self._checked: object = None
-        self._attempts: dict[str, int] = {}
+        self._staged: object = None
+        """What the staging table was made for: schema and generation."""
+        self._staging = ""
+        self._rehearsed = False
         with self._transaction() as connection:
             connection.execute(_CREATING)
             connection.execute(
@@ -64,178 +59,229 @@ class PostgresWriter(SinkWriter):
             )
 
     def check(self, rows: DataFrame) -> None:
-        self._create_statement(rows)
         postgres_columns.as_text(rows)  # Spark finds at once what it cannot turn into JSON.
-        with self._transaction() as connection:
-            if found := self._columns(connection):
-                postgres_columns.check(rows, self._sink.table, found)
+        with self._transaction(rollback=True) as connection:
+            staging = f"{self._prefix}check"
+            self._create(connection, rows, staging)
+            # The server says what else is wrong with such rows, such as a privilege that is missing.
+            connection.execute(self._move(self._receipt(staging, rows, [])))
+
+    def check_updates(self, key: Sequence[str]) -> None:
+        if self._sink.mode == "append":
+            with self._transaction() as connection:
+                postgres_table.described(connection, self._table).check_updates(self._sink.table, key)
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
-        staging = f"{self._staging}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
-        table, columns = self._quoted(staging), _listed(rows.columns)
-        with self._transaction() as connection:
-            if self._checked != rows.schema:
+        if self._staged != (rows.schema, attempt.generation):
+            self._staging = f"{self._prefix}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
+            with self._transaction() as connection:
                 connection.execute(_CREATING)
-                connection.execute(self._create_statement(rows))
-                postgres_columns.check(rows, self._sink.table, self._columns(connection))
-                self._checked = rows.schema
-            connection.execute(
-                f"create table {table} as select {columns}, 0::bigint as {_TASK} from {self._table} "
-                "with no data"
-            )
-        self._attempts[staging] = attempt.batch_id
-        statement = f"copy {table} ({columns}, {_TASK}) from stdin (format csv)"
+                table = self._create(connection, rows, self._staging)
+            self._rehearsed = table.may_refuse(rows.columns, self._sink.key)
+            self._staged = (rows.schema, attempt.generation)
+        columns = _listed([*rows.columns, TASK, ROW])
+        statement = f"copy {self._quoted(self._staging)} ({columns}) from stdin (format csv)"
         text = postgres_columns.as_text(rows)
         done = text.mapInArrow(
-            partial(copy_partition, self._sink.dsn, statement), "task bigint, rows bigint"
+            partial(copy_partition, self._sink.dsn, statement), "partition bigint, task bigint, rows bigint"
         ).collect()
         # Of a partition that ran more than once, Spark hands on the answer of one task.
-        return {
-            "staging": staging,
-            "columns": rows.columns,
-            "tasks": sorted(task for task, _ in done),
-            "rows": sum(count for _, count in done),
-        }
+        receipt = self._receipt(self._staging, rows, [task for _, task, _ in sorted(done)])
+        receipt["rows"] = sum(count for *_, count in done)
+        if self._rehearsed:
+            with self._transaction(rollback=True) as connection:
+                connection.execute(self._move(receipt))
+                connection.execute("set constraints all immediate")
+        return receipt
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
+        place = (self._pipeline, self._sink.table)
         with self._transaction() as connection:
             entered = connection.execute(
-                f"insert into {self._batches} (pipeline, target, batch_id, rows) values (%s, %s, %s, %s) "
-                "on conflict do nothing",
-                (self._pipeline, self._sink.table, batch_id, receipt["rows"]),
+                f"update {_escaped(self._batches)} set batch_id = %s, rows = %s, published_at = now() "
+                "where pipeline = %s and target = %s and batch_id < %s",
+                (batch_id, receipt["rows"], *place, batch_id),
             )
-            if entered.rowcount:
-                columns, staging = _listed(receipt["columns"]), self._quoted(receipt["staging"])
-                moved = connection.execute(
-                    f"insert into {self._table} ({columns}) select {columns} from {staging} "
-                    f"where {_TASK} = any(%s)",
-                    (receipt["tasks"],),
-                )
-                if moved.rowcount != receipt["rows"]:
+            if not entered.rowcount:
+                if self._published(connection) < batch_id:
                     raise SinkError(
-                        f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
-                        f"has {moved.rowcount} of them: the table was changed from outside"
+                        f"{_BATCHES} has no entry of {self._pipeline} for {self._sink.table} any more: "
+                        "it was changed from outside; start the pipeline again"
                     )
-            # With what earlier tries of this run left of the batch.
-            tries = {name for name, batch in self._attempts.items() if batch == batch_id}
-            self._drop(connection, sorted(tries | {receipt["staging"]}))
-        self._attempts = {name: batch for name, batch in self._attempts.items() if batch > batch_id}
+                return
+            staging = self._quoted(receipt["staging"])
+            count = f"select count(*) from {staging} where {_of(receipt)}"
+            found = connection.execute(count).fetchall()[0][0]
+            if found != receipt["rows"]:
+                raise SinkError(
+                    f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
+                    f"has {found} of them: the table was changed from outside"
+                )
+            connection.execute(self._move(receipt))
+            # Nobody else can have staged anything that counts: the next batch begins after this one.
+            if receipt["staging"] != self._staging:
+                self._drop(connection, [receipt["staging"]])
+            else:
+                self._empty(connection, staging)
 
     def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
         with self._transaction() as connection:
-            entered = connection.execute(
-                f"select batch_id from {self._batches} where pipeline = %s and target = %s",
-                (self._pipeline, self._sink.table),
-            )
-            published = {batch_id for (batch_id,) in entered}
-            latest = max(published, default=-1)
+            connection.execute(_CREATING)
+            latest = self._published(connection)
             if latest > committed:
                 # Its next batches would be mistaken for repeats of those and lost.
                 raise SinkError(
                     f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the "
                     f"checkpoint has committed only up to {committed}: use the checkpoint that wrote them, "
-                    f"or another table; or remove the rows and their entries in {_BATCHES}"
+                    f"or another table; or remove the rows and their entry in {_BATCHES}"
                 )
+            if receipt is not None and 0 <= latest < committed - 1:
+                raise SinkError(
+                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest} only, but the "
+                    f"checkpoint has published {committed - 1}: rows are missing, as after a restored "
+                    "backup. Restore a later one; or, to go on without them, set the batch_id of their entry "
+                    f"in {_BATCHES} to {committed - 1}"
+                )
+            place = (self._pipeline, self._sink.table)
+            batches = _escaped(self._batches)
+            connection.execute(
+                f"delete from {batches} where pipeline = %s and target = %s and batch_id < %s",
+                (*place, latest),
+            )
+            connection.execute(
+                f"insert into {batches} (pipeline, target, batch_id, rows) select %s, %s, -1, 0 where "
+                f"not exists (select from {batches} where pipeline = %s and target = %s)",
+                (*place, *place),
+            )
             tables = connection.execute(
                 "select tablename from pg_tables where schemaname = coalesce(%s, current_schema()) "
                 "and starts_with(tablename, %s)",
-                (self._schema or None, self._staging),
+                (self._schema or None, self._prefix),
             ).fetchall()
-            orphans = []
-            for (name,) in tables:
-                batch_id, wrote, _ = map(int, name.removeprefix(self._staging).split("_"))
-                # Committed but not published: the ledger knows which attempt, and will name it.
-                if (batch_id > committed and wrote < generation) or batch_id in published:
-                    orphans.append(name)
+            # Committed but not published: the ledger knows which attempt, and will name it.
+            awaited = receipt["staging"] if receipt is not None and latest < committed else None
+            orphans = [
+                name
+                for (name,) in tables
+                if name != awaited and int(name.removeprefix(self._prefix).split("_")[-2]) < generation
+            ]
             self._drop(connection, orphans)
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
 
-    def _create_statement(self, rows: DataFrame) -> str:
-        if len(set(rows.columns)) < len(rows.columns):
-            raise SinkError(f"the rows have columns with the same name: {', '.join(rows.columns)}")
-        types = [f"{_listed([name])} {kind}" for name, kind in postgres_columns.create_types(rows)]
-        return f"create table if not exists {self._table} ({', '.join(types)})"
+    def _create(self, connection: Connection, rows: DataFrame, staging: str) -> Table:
+        """Create the table if it is missing, check it, and create a staging table with its constraints."""
+        name, key, written = self._sink.table, self._sink.key, rows.columns
+        if len(set(written)) < len(written):
+            raise SinkError(f"the rows have columns with the same name: {', '.join(written)}")
+        if missing := [column for column in key if column not in written]:
+            raise SinkError(f"the rows have no column {missing[0]}, which is in the key of the upsert")
+        parts = [f"{_listed([column])} {kind}" for column, kind in postgres_columns.create_types(rows)]
+        if key:
+            nulls = connection.info.server_version >= _NULLS_NOT_DISTINCT
+            parts.append(f"{'unique nulls not distinct' if nulls else 'primary key'} ({_listed(key)})")
+        connection.execute(f"create table if not exists {self._table} ({', '.join(parts)})")
+        table = postgres_table.described(connection, self._table)
+        postgres_columns.check(rows, name, table.columns)
+        if key:
+            table.check_key(name, key)
+        connection.execute(
+            f"create table {self._quoted(staging)} (like {self._table} including constraints including "
+            f"defaults including generated, {TASK} bigint, {ROW} bigint)"
+        )
+        for column in table.columns:
+            if column.identity and column.name not in written:  # Filled in the table, but not here.
+                connection.execute(
+                    f"alter table {self._quoted(staging)} alter {_listed([column.name])} drop not null"
+                )
+        return table
 
-    def _columns(self, connection: Connection) -> list[Found]:
-        """The columns of the table; none when there is no table yet."""
-        return [Found(*column) for column in connection.execute(_COLUMNS, (self._table,)).fetchall()]
+    def _receipt(self, staging: str, rows: DataFrame, tasks: list[int]) -> Receipt:
+        """`tasks` are in the order of their partitions."""
+        return {"staging": staging, "columns": rows.columns, "key": list(self._sink.key), "tasks": tasks}
+
+    def _move(self, receipt: Receipt) -> str:
+        """The statement that moves what was staged to the table."""
+        columns, staging = _listed(receipt["columns"]), self._quoted(receipt["staging"])
+        key = receipt.get("key") or []
+        if not key:
+            return (
+                f"insert into {self._table} ({columns}) select {columns} from {staging} where {_of(receipt)}"
+            )
+        others = [_listed([name]) for name in receipt["columns"] if name not in key]
+        update = f"update set {', '.join(f'{name} = excluded.{name}' for name in others)}"
+        return (
+            f"insert into {self._table} ({columns}) select distinct on ({_listed(key)}) {columns} "
+            f"from {staging} where {_of(receipt)} "
+            f"order by {_listed(key)}, array_position({_array(receipt)}, {TASK}) desc, {ROW} desc "
+            f"on conflict ({_listed(key)}) do {update if others else 'nothing'}"
+        )
+
+    def _published(self, connection: Connection) -> int:
+        """The latest batch that is in the table; -1 without any."""
+        entries = connection.execute(
+            f"select coalesce(max(batch_id), -1) from {_escaped(self._batches)} "
+            "where pipeline = %s and target = %s",
+            (self._pipeline, self._sink.table),
+        )
+        return int(entries.fetchall()[0][0])
+
+    def _empty(self, connection: Connection, staging: str) -> None:
+        """Empty this run's staging table at the end of a transaction, once that is worth it."""
+        size = connection.execute("select pg_relation_size(to_regclass(%s))", (staging,)).fetchall()[0][0]
+        if size > _STAGED_BYTES and not self._unless_locked(connection, f"truncate {staging}"):
+            self._staged = None  # The next batch gets a table of its own.
 
     def _drop(self, connection: Connection, names: Sequence[str]) -> None:
         """Drop staging tables at the end of a transaction, except those still in use."""
-        # A hung task of a replaced driver may hold its table forever.
-        connection.execute(f"set local lock_timeout = '{_LOCK_SECONDS}s'")
         for name in names:
-            try:
-                with connection.transaction():
-                    connection.execute(f"drop table if exists {self._quoted(name)}")
-            except psycopg.errors.LockNotAvailable:
+            if not self._unless_locked(connection, f"drop table if exists {self._quoted(name)}"):
                 log.warning("staging table %s is still in use; a later start will drop it", name)
+
+    def _unless_locked(self, connection: Connection, statement: str) -> bool:
+        """Execute what needs a table for itself; False when a hung task of a lost attempt holds it."""
+        connection.execute(f"set local lock_timeout = '{_LOCK_SECONDS}s'")
+        try:
+            with connection.transaction():
+                connection.execute(statement)
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
 
     def _quoted(self, table: str) -> str:
         """With the schema of the target, if it has one."""
         return Identifier(*filter(None, (self._schema, table))).as_string(None)
 
     @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+    def _transaction(self, *, rollback: bool = False) -> Iterator[Connection]:
+        """`rollback`: nothing of it stays."""
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = connect(self._sink.dsn)
-            with self._connection.transaction():
+            with self._connection.transaction(force_rollback=rollback):
                 yield self._connection
         except psycopg.Error as error:
             raise SinkError(f"{self._sink.describe()}: {self._sink.masked(str(error))}") from None
 
 
-def copy_partition(dsn: str, statement: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task: copy a partition in one transaction, then answer with the task's id and its rows."""
-    import pyarrow as pa
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None, "copies run in Spark tasks"
-    # No two tasks of a Spark application have the same, and the staging table is this attempt's own.
-    task = context.taskAttemptId()
-    filled = (batch for batch in batches if batch.num_rows)
-    first = next(filled, None)
-    if first is None:
-        return
-    count = 0
-    with (
-        connect(dsn) as connection,
-        connection.transaction(),
-        connection.cursor().copy(statement) as copy,
-    ):
-        for batch in chain([first], filled):
-            copy.write(_csv(batch, task))
-            count += batch.num_rows
-    yield pa.record_batch({"task": pa.array([task], pa.int64()), "rows": pa.array([count], pa.int64())})
+def _array(receipt: Receipt) -> str:
+    return f"array[{', '.join(str(int(task)) for task in receipt['tasks'])}]::bigint[]"
 
 
-def connect(dsn: str) -> Connection:
-    """Connect, with a limit on the wait and without the DSN in what may be raised."""
-    try:
-        settings = conninfo_to_dict(dsn)
-    except psycopg.Error:
-        raise SinkError(
-            "cannot parse the DSN of a Postgres sink; write it like postgresql://user@host/db"
-        ) from None
-    settings.setdefault("connect_timeout", _CONNECT_SECONDS)
-    settings.setdefault("application_name", "tidegate")
-    return psycopg.connect(**settings, autocommit=True)  # type: ignore[arg-type]
+def _of(receipt: Receipt) -> str:
+    """The condition that holds for the rows of the tasks that counted.
+
+    Not by a parameter: a percent sign in a statement without parameters stands for itself, and a column's
+    name may have one.
+    """
+    return f"{TASK} = any({_array(receipt)})"
 
 
-def _csv(batch: pa.RecordBatch, task: int) -> memoryview:
-    import pyarrow as pa
-    from pyarrow import csv
-
-    tagged = batch.append_column(_TASK, pa.repeat(pa.scalar(task, pa.int64()), batch.num_rows))
-    buffer = pa.BufferOutputStream()
-    # Texts are quoted and nulls are not: that is how COPY tells "" from null.
-    csv.write_csv(tagged, buffer, csv.WriteOptions(include_header=False, quoting_style="needed"))
-    return memoryview(buffer.getvalue())
+def _escaped(name: str) -> str:
+    """A name for a statement with parameters."""
+    return name.replace("%", "%%")
 
 
 def _listed(columns: Sequence[str]) -> str:

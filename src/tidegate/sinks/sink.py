@@ -9,6 +9,7 @@ point) or publish it again with the receipt of the ledger (after it), so both mu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -42,6 +43,12 @@ class SinkWriter(ABC):
 
         Called once, before the query starts, with a streaming DataFrame of the right columns: nothing
         may be run on it.
+        """
+
+    def check_updates(self, key: Sequence[str]) -> None:  # noqa: B027
+        """Raise when rows cannot be written that come again, with the same values in the columns `key`.
+
+        Called once, after `check`, if the rows are those of a step that emits a key each time it changes.
         """
 
     @abstractmethod

@@ -17,9 +17,9 @@ from tidegate.errors import PipelineError, SinkError
 from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
 from tidegate.pipeline.keyed_step import KeyedStep
-from tidegate.pipeline.plan import Plan
+from tidegate.pipeline.plan import Plan, updating
 from tidegate.pipeline.step import Late, SinkStep, SourceStep, Step
-from tidegate.pipeline.window import EventTime
+from tidegate.pipeline.window import END, START, EventTime
 from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON
 from tidegate.spark import row_size
@@ -114,6 +114,10 @@ class Translation:
         for step in self._plan.sinks:
             frame = readable(step.inputs[0], self._probe[step.inputs[0]])
             _checked(step, partial(writers[step].check, frame))
+            origin = updating(step)
+            if isinstance(origin, KeyedStep):
+                key = (*origin.keys(0), *((START, END) if origin.windows else ()))
+                _checked(step, partial(writers[step].check_updates, key))
 
     def stream(self) -> DataFrame:
         """The streaming DataFrame whose batches `outputs` takes."""
