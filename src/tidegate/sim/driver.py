@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RETENTION = 2
 _TRIES = 3
+_TO_SETTLE = 10
+"""Batches that a rescale may take in calm weather."""
 
 
 class Driver(Process):
@@ -37,7 +39,8 @@ class Driver(Process):
         self.threads: list[Callable[[], object]] = []
         """What the driver does beside its batches, not begun yet."""
         self.rescaler: Rescaler | None = None
-        self.asked = 0
+        self._settled_by = 0
+        """The batch at which a rescale that was asked for in calm weather has to be over."""
         self._world = world
 
     def run(self, upto: int) -> None:
@@ -103,7 +106,10 @@ class Driver(Process):
             clock=world.clock,
         )
         batch_id = world.spark.next()
-        while batch_id < upto or (world.calm and self.rescaler.phase is not None and batch_id < upto + 10):
+        self._settled_by = upto + _TO_SETTLE
+        while batch_id < upto or (
+            world.calm and self.rescaler.phase is not None and batch_id < self._settled_by
+        ):
             try:
                 self._batch(batches, batch_id)
             except RestartRequestedError:
@@ -138,5 +144,6 @@ class Driver(Process):
         except ControlError as error:
             world.tell(f"a rescale is refused: {error}")
             return
+        self._settled_by = max(self._settled_by, world.spark.next() + _TO_SETTLE)
         world.counts["rescales"] += 1
         world.tell(f"{self.name} is asked for {ask.kind} to {ask.nodes} nodes, {ask.strategy}")

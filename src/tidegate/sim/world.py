@@ -242,7 +242,8 @@ class World:
         while any(driver.threads for driver in self._drivers_here()):
             self.thread()
         for node in self._alive():
-            self._work(node)
+            while self._work(node):
+                pass
         if self._asks and self.rng.random() < 0.5:
             self._asks -= 1
             self.ask()
@@ -288,10 +289,12 @@ class World:
             node.hangs = hangs
             self.tell(f"{node.name} {fate}") if hangs else self.kill(node, fate)
 
-    def _work(self, node: Node) -> None:
-        """What a node does beside its requests, as the threads of its process would."""
+    def _work(self, node: Node) -> bool:
+        """What a node does beside its requests, as the threads of its process would; whether it would pull
+        more state at once."""
         if node.compacting or node.hangs:
-            return
+            return False
+        more = False
         node.compacting = True
         with self.acting(node):
             try:
@@ -299,12 +302,13 @@ class World:
                     self.counts["compactions"] += 1
                     self.tell(f"{node.name} has compacted")
                 node.state.tidy()
-                node.state.pull_once(self.step)
+                more = node.state.pull_once(self.step)
             except (TidegateError, OSError) as error:
                 self.tell(f"{node.name} could not compact or pull: {error}")
             except (DiedError, WouldBlockError):
                 pass
         node.compacting = False
+        return more
 
     # Promises
 
