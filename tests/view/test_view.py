@@ -69,6 +69,16 @@ def drawn(view: Callable[[Console], LiveView], *batches: BatchProgress, width: i
     return console.export_text()
 
 
+@pytest.mark.parametrize("behind", [None, 4.6])
+def test_the_views_say_that_batches_take_longer_to_catch_up(behind: float | None) -> None:
+    progress = replace(batch(1), catching_up=behind)
+    written = io.StringIO()
+    lines = LinesView(written, every=0.0, clock=Clock())
+    lines(progress)
+    for text in (written.getvalue(), drawn(LiveView, progress, width=120)):
+        assert ("catching up in batches of 4.60 s" in text) == (behind is not None)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_live_view_shows_every_figure(width: int) -> None:
     text = drawn(LiveView, *(batch(number) for number in range(70)), width=width)

@@ -6,6 +6,10 @@ batches of one size would never show which part of their time is fixed. The mode
 moves; where it settles is only a matter of the time that batches really take.
 Overload then grows the lag in the source, never the batch or the memory.
 
+Where the fixed part would fill the interval, rows that wait would leave it hardly any room. So a batch may
+then take longer, up to a bound, until its fixed part is a small share of it. That only shows while there is a
+backlog: without one a batch ends with the last row that waits, whatever its limit.
+
 The first batches run on a machine that is still warming up: they are slow however few rows they take, and a
 limit that shrank on their word would stay small long after. So it does not fall below the first one until
 the machine is warm, unless rows cost so much that warming up cannot be the reason.
@@ -14,20 +18,27 @@ the machine is warm, unless rows cost so much that warming up cannot be the reas
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from statistics import median
+from itertools import pairwise
 
 _KEEP = 0.7
 """The weight of a batch in the mean falls by this factor with each later one: about three count."""
-_PAIRS = 12
-"""Pairs of batches that the cost of a row is the median of: one odd batch does not move it."""
-_SWAY = 0.1
+_RECENT = 17
+"""Batches that tell, two and two, what a row costs: one odd batch does not move it."""
+_SWAY = 0.15
 """Limits lie this share above and below what is wanted, in turns."""
 _GROWTH = 2.0
-"""A batch is at most this much larger than the largest of late: the model is not trusted further."""
+"""A batch may be this much larger than the largest of late, or as large as takes this many times of what it
+should if nothing of the latest one's time was fixed: the model is not trusted further."""
+_LEAP = 10.0
+"""Nor is a batch ever larger by more than this."""
 _BOLDEST = 0.7
 """At most this share of a batch is taken to be fixed when the limit is moved: more would chase noise."""
-_ROOM = 1.25
-"""Where the fixed part fills the interval, a batch gets this many times of it, so that work is done."""
+_ROOM = 8.0
+"""A batch may take this many times of what is surely fixed of it, where that is more than the target."""
+_SURE = 0.75
+"""The share of the evidence that has to agree that so much is fixed."""
+_LEAST_ROOM = 1.25
+"""A batch gets this many times of its fixed part in any case, so that work is done."""
 _WARM = 12
 """Batches after which the machine is taken to be warm."""
 _SLOWEST = 5.0
@@ -43,13 +54,16 @@ class Admission:
     least: int
     most: int
     limit: int
+    longest: float = 0.0
+    """Seconds that a batch may take where its fixed part fills the target."""
+    seconds: float = 0.0
+    """What the limit was made for: seconds that a batch of so many rows takes, more than `target` where that
+    is filled by the fixed part."""
     largest: float = 0.0
     """The largest batch of late."""
-    up: bool = True
-    latest: tuple[int, float] | None = None
-    """Rows and seconds of the latest batch."""
-    costs: tuple[float, ...] = ()
-    """Seconds per row, each from two batches in a row."""
+    up: bool = False
+    recent: tuple[tuple[int, float], ...] = ()
+    """Rows and seconds of the latest batches."""
     mean: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Weight, rows and seconds of the batches of late."""
     batches: int = 0
@@ -65,28 +79,53 @@ class Admission:
             self,
             largest=max(float(rows), self.largest * 0.95),
             up=not self.up,
-            latest=(rows, seconds),
-            costs=(*self.costs, *self._cost(rows, seconds))[-_PAIRS:],
+            recent=(*self.recent, (rows, seconds))[-_RECENT:],
             mean=(weight + 1, mean_rows + rows, mean_seconds + seconds),
             batches=self.batches + 1,
             first=self.first or self.limit,
-        )._decide(seconds)
+        )._decide()
 
-    def _cost(self, rows: int, seconds: float) -> tuple[float, ...]:
-        """What a row costs by the latest two batches; nothing when they were of one size."""
-        if self.latest is None or abs(rows - self.latest[0]) < _SWAY / 2 * rows:
-            return ()
-        return ((seconds - self.latest[1]) / (rows - self.latest[0]),)
-
-    def _decide(self, latest: float) -> Admission:
+    def _decide(self) -> Admission:
         rows, seconds = self.mean[1] / self.mean[0], self.mean[2] / self.mean[0]
-        cost = max(0.0, median(self.costs)) if self.costs else seconds / rows
-        fixed = max(0.0, seconds - cost * rows)
-        target = max(self.target, _ROOM * fixed)
-        fixed = min(fixed, _BOLDEST * seconds)
-        wanted = rows * (target - fixed) / (seconds - fixed)
+        latest, costs = self.recent[-1][1], self._costs()
+        fixed, sure = (self._fixed(rows, seconds, costs, share) for share in (0.5, _SURE))
+        target = max(self.target, min(_ROOM * sure, self.longest), _LEAST_ROOM * fixed)
+        # Before two batches have told the parts of their time apart, any part may be fixed.
+        fixed = min(fixed if costs else seconds, _BOLDEST * seconds)
+        slowest = latest > _SLOWEST * self.target
+        if costs or latest < target:
+            wanted = rows * (target - fixed) / (seconds - fixed)
+        else:
+            wanted = rows * target / latest if slowest and self.batches > 1 else self.limit
         wanted *= 1 + _SWAY if self.up else 1 - _SWAY
-        allowed = min(wanted, _GROWTH * self.largest, self.most)
-        warming_up = self.batches < _WARM and latest <= _SLOWEST * self.target
+        growth = min(max(_GROWTH, _GROWTH * target / latest), _LEAP)
+        allowed = min(wanted, growth * self.largest, self.most)
+        warming_up = self.batches < _WARM and not slowest
         least = max(self.least, self.first) if warming_up else self.least
-        return replace(self, limit=max(least, int(allowed)))
+        return replace(self, limit=max(least, int(allowed)), seconds=target)
+
+    def _costs(self) -> list[tuple[float, int]]:
+        """Seconds per row, each by two batches of different size in a row, and their difference in rows."""
+        return [
+            ((after - before) / (more - less), abs(more - less))
+            for (less, before), (more, after) in pairwise(self.recent)
+            if abs(more - less) >= _SWAY / 2 * more
+        ]
+
+    def _fixed(self, rows: float, seconds: float, costs: list[tuple[float, int]], share: float) -> float:
+        """Seconds of a batch that are not due to its rows, as far as this share of the evidence agrees."""
+        if not costs:
+            return 0.0
+        rest = seconds - max(0.0, _quantile(costs, share)) * rows
+        return max(0.0, min(rest, *(each for _, each in self.recent)))
+
+
+def _quantile(weighted: list[tuple[float, int]], share: float) -> float:
+    """The least of the values that this share of all weight does not exceed."""
+    ordered = sorted(weighted)
+    left = share * sum(weight for _, weight in ordered)
+    for value, weight in ordered:
+        left -= weight
+        if left <= 0:
+            return value
+    return ordered[-1][0]

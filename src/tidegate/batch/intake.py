@@ -20,7 +20,7 @@ class Intake:
         self._sources = sources
         self._admission = admission
         self._positions = {name: Position(part.start, part.end) for name, part in cut.items()}
-        self._cold = True
+        self._waiting = False
         self._begun: float | None = None
         self._lag_before: int | None = None
 
@@ -28,6 +28,14 @@ class Intake:
     def limit(self) -> int | None:
         """Rows that the next batch may take; None without admission control."""
         return self._admission.limit if self._admission else None
+
+    @property
+    def catching_up(self) -> float | None:
+        """Seconds that a batch of `limit` rows takes, when rows wait and that is more than was asked for."""
+        admission = self._admission
+        if admission is None or not self._waiting or admission.seconds <= admission.target:
+            return None
+        return admission.seconds
 
     @property
     def lag(self) -> int | None:
@@ -65,9 +73,10 @@ class Intake:
         """After a batch: learn from it, and share the new limit by what each source gave and still holds."""
         if self._admission is None or not sum(rows.values()):
             return
-        if not self._cold:  # The first batch compiles code and starts workers: it tells nothing of the next.
-            self._admission = self._admission.observe(sum(rows.values()), seconds)
-        self._cold = False
+        lag = self.lag
+        # Where a source cannot tell, a batch that is about as large as it may be has left something behind.
+        self._waiting = sum(rows.values()) > self._admission.limit / 2 if lag is None else lag > 0
+        self._admission = self._admission.observe(sum(rows.values()), seconds)
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []
         for number, step in enumerate(self._sources):

@@ -97,6 +97,8 @@ class AdmissionSettings(Section):
     """The limit of the first batch. Unless set, it is adapted to `min_rows` and `max_rows`."""
     min_rows: Count = 100
     max_rows: Count = 50_000_000
+    longest: Duration = "10 seconds"
+    """How long a batch may take to work off a backlog, where its fixed cost would fill the interval."""
 
 
 class StateSettings(Section):

@@ -146,5 +146,6 @@ def _admission(config: Config, interval: float, limit: int | None) -> Admission 
         target=interval * settings.target,
         least=settings.min_rows,
         most=settings.max_rows,
+        longest=seconds(settings.longest),
         limit=min(max(limit or settings.initial_rows, settings.min_rows), settings.max_rows),
     )

@@ -45,6 +45,9 @@ class BatchProgress:
     """The watermark that held in this batch (UTC)."""
     parallelism: int
     tries: int = 1
+    catching_up: float | None = None
+    """Seconds that batches may take while rows wait and the fixed cost of a batch would fill the interval;
+    None when they keep to the interval."""
     sinks: Mapping[str, int] = field(default_factory=dict)
     """Sink step -> rows written."""
     late: int = 0

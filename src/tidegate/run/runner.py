@@ -261,6 +261,7 @@ class Runner:
             },
             lag=self._intake.lag,
             limit=self._intake.limit,
+            catching_up=self._intake.catching_up,
             latency_p50=outcome.latency_p50,
             latency_p99=outcome.latency_p99,
             watermark=moment(outcome.watermark),

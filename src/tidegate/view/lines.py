@@ -66,6 +66,8 @@ class LinesView(View):
         parts.append(f"parallelism {last.parallelism}")
         if last.limit is not None:
             parts.append(f"limit {count(last.limit)}")
+        if last.catching_up is not None:
+            parts.append(f"catching up in batches of {span(last.catching_up)}")
         if last.state_rows:
             parts.append(f"state {count(last.state_rows)} rows")
         if self._tally.late:

@@ -145,6 +145,8 @@ class LiveView(View):
             facts.append(f"nodes {last.state_nodes}" + (f" ({last.rescale})" if last.rescale else ""))
         if last.limit is not None:
             facts.append(f"limit {count(last.limit)} rows")
+        if last.catching_up is not None:
+            facts.append(f"catching up in batches of {span(last.catching_up)}")
         if last.watermark is not None:
             behind = (last.finished_at - last.watermark).total_seconds()
             facts.append(f"watermark {span(max(0.0, behind))} behind")
