@@ -137,6 +137,45 @@ def test_old_records_are_forgotten_and_a_driver_that_slept_since_is_fenced(tmp_p
     assert [found.batch_id for found in again.entries()][:3] == [29, 28, 27]
 
 
+def test_a_driver_that_slept_since_it_read_an_empty_ledger_takes_over_at_its_end(tmp_path: Path) -> None:
+    """Its number, the first, is free again: the record that had it was forgotten."""
+    sleeper = Ledger(tmp_path)
+    running = driver(tmp_path)
+    for batch_id in range(10):
+        running.append(entry(batch_id, running))
+        running.forget(keep=2)
+    assert not (tmp_path / f"{0:012d}.json").exists()
+    sleeper.take_over()
+    assert (sleeper.last, sleeper.generation) == (running.last, running.generation + 1)
+    with pytest.raises(FencedError):
+        running.append(entry(10, running))
+    sleeper.append(entry(10, sleeper))
+
+
+def test_a_number_that_a_dead_driver_took_again_is_no_way_in_for_another(tmp_path: Path) -> None:
+    """It died before it saw that its number had been forgotten."""
+    second = driver(tmp_path)
+    sleeper = Ledger(tmp_path)
+    for batch_id in range(10):
+        second.append(entry(batch_id, second))
+        second.forget(keep=2)
+    create(tmp_path / f"{0:012d}.json", b'{"generation": 1}')
+    sleeper.take_over()
+    assert sleeper.last == second.last
+    assert sleeper.generation > second.generation
+
+
+def test_a_ledger_whose_newest_records_are_gone_is_told(tmp_path: Path) -> None:
+    ledger = driver(tmp_path)
+    for batch_id in range(10):
+        ledger.append(entry(batch_id, ledger))
+        ledger.forget(keep=2)
+    for path in tmp_path.glob("*.json"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match="lost its newest records"):
+        Ledger(tmp_path)
+
+
 def test_starts_without_a_batch_do_not_cost_entries(tmp_path: Path) -> None:
     ledger = driver(tmp_path)
     for batch_id in range(5):

@@ -53,7 +53,12 @@ class Driver:
         command += [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
         self._errors = (folder / "errors.txt").open("a+")
         self._process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            start_new_session=True,
         )
 
     def batches(self) -> Iterator[int]:
@@ -150,11 +155,12 @@ def test_kills_leave_no_trace(
 
 
 def test_a_signal_ends_the_run_after_its_batch(tmp_path: Path) -> None:
-    """SIGTERM: exit 0, everything that was begun is committed, and the next run goes on from there."""
+    """A closed terminal, which tells Java, too: exit 0, everything that was begun is committed, and the next
+    run goes on from there."""
     (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, second="tg.sinks.Discard()"))
     driver = Driver(tmp_path, rows_per_batch=2_000)
     next(driver.batches())
-    os.kill(driver._process.pid, signal.SIGTERM)
+    os.killpg(driver._process.pid, signal.SIGHUP)
     stopped = driver.finish()
     rest = Driver(tmp_path, rows_per_batch=100_000).finish()
     assert rest[0] == max(stopped, default=0) + 1

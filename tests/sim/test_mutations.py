@@ -87,6 +87,11 @@ def a_taken_number_is_no_fence(patch: Patch) -> None:
     patch.setattr(Ledger, "_create", insisting)
 
 
+def a_forgotten_number_is_free(patch: Patch) -> None:
+    """A driver that slept since it read the ledger takes a number that somebody has had."""
+    patch.setattr(ledgers, "_oldest", lambda folder, disk: 0)
+
+
 def tombstones_are_not_staged(patch: Patch) -> None:
     put = TaskState.put
 
@@ -251,6 +256,7 @@ MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
     (writes_add_up, False),
     (the_last_record_wins, False),
     (a_taken_number_is_no_fence, False),
+    (a_forgotten_number_is_free, False),
     (tombstones_are_not_staged, False),
     (compaction_forgets_tombstones, True),
     (compaction_keeps_the_oldest_row, False),

@@ -3,7 +3,8 @@
 It is one sequence of numbered records, each created atomically. A driver that starts takes the next number
 for its *generation*; a batch that commits takes the next number, too. So a driver that was replaced,
 however long it slept, finds its number taken and commits nothing. A batch has happened when, and only
-when, its record is here.
+when, its record is here. Old records are forgotten; `oldest` holds the number of the first that counts, so
+that a driver that slept meanwhile cannot take a number that is free again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import TypeVar
 
 from tidegate.disk import DISK, Disk
 from tidegate.errors import CheckpointError, FencedError
-from tidegate.ledger.atomic import create
+from tidegate.ledger.atomic import create, replace
 from tidegate.ledger.records import Entry, Generation, decode, encode, is_entry
 
 T = TypeVar("T")
+
+_OLDEST = "oldest"
 
 
 class Ledger:
@@ -84,6 +87,7 @@ class Ledger:
         entries = [number for number in numbers[-2 * keep :] if self._read(number, is_entry)]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
+        replace(self._folder / _OLDEST, str(entries[-keep]).encode(), self._disk)
         for number in numbers:
             if number < entries[-keep]:
                 self._disk.remove(self._path(number))
@@ -91,8 +95,8 @@ class Ledger:
     def _create(self, record: Entry | Generation) -> bool:
         if not create(self._path(self._next), encode(record), self._disk):
             return False
-        # A number may be free because its record was forgotten; then the one before it was forgotten first.
-        if self._next and not self._disk.exists(self._path(self._next - 1)):
+        # A number may be free because its record was forgotten; then that was noted first.
+        if self._next < _oldest(self._folder, self._disk):
             self._disk.remove(self._path(self._next))
             return False
         self._next += 1
@@ -103,7 +107,14 @@ class Ledger:
 
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
+        oldest = _oldest(self._folder, self._disk)  # Before the others: a driver may be at work.
         end = max(self._numbers(), default=-1) + 1
+        if 0 < oldest >= end:
+            raise CheckpointError(
+                f"the ledger {self._folder} has lost its newest records: it goes on from record {oldest}, and "
+                f"{f'ends with {end - 1}' if end else 'has none'}. Restore the checkpoint from a copy or a "
+                "savepoint"
+            )
         for number in reversed(range(self._next, end)):
             record = self._read(number, decode)
             if isinstance(record, Entry):
@@ -144,6 +155,19 @@ def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
 def start_with(folder: Path, entry: Entry) -> None:
     """Make a ledger that begins with this batch. Its first driver takes the generation after the entry's."""
     Ledger(folder)._create(entry)
+
+
+def _oldest(folder: Path, disk: Disk = DISK) -> int:
+    """The first record that counts: those before it are forgotten, or about to be."""
+    path = folder / _OLDEST
+    try:
+        return int(disk.read(path))
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError) as error:
+        raise CheckpointError(
+            f"cannot read {path}: {error}; if no driver runs on the checkpoint, remove it: it is written anew"
+        ) from error
 
 
 def _records(folder: Path, disk: Disk = DISK) -> list[Path]:

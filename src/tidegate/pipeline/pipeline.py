@@ -79,7 +79,7 @@ class Pipeline:
         duration: float | None = None,
         until_done: bool = False,
     ) -> Summary:
-        """Run until stopped (SIGINT, SIGTERM), for `duration` seconds, or `until_done`.
+        """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration` seconds, or `until_done`.
 
         `until_done` ends when the sources have nothing more to give. Without `config` it is loaded
         from `tidegate.toml` and the environment; without `listeners` the view of the configuration

@@ -52,7 +52,8 @@ def run(
     faults.enter("driver")
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     with ExitStack() as stack:
-        spark, cluster = stack.enter_context(compute.opened(plan, config))
+        with signals.hangup_kept():
+            spark, cluster = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
         runner = Runner(opened, listeners, until_done=until_done)

@@ -348,7 +348,9 @@ class World:
     def _records(self) -> Iterator[dict[str, Any]]:
         """The committed batches as they lie on the disk, newest first."""
         for name in reversed(self.disk.names(self.ledger_folder)):
-            record = {} if name.startswith(".") else json.loads(self.disk.read(self.ledger_folder / name))
+            if name.startswith(".") or not name.endswith(".json"):
+                continue
+            record = json.loads(self.disk.read(self.ledger_folder / name))
             if "batch_id" in record:
                 yield record
 

@@ -1,0 +1,53 @@
+"""Signals that ask a run to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tidegate.run import signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_one_stops_the_run_and_the_next_goes_its_usual_way(number: signal.Signals) -> None:
+    before, stops = signal.getsignal(number), []
+    with signals.calling(lambda: stops.append(number)):
+        signal.raise_signal(number)
+        assert signal.getsignal(number) is signal.SIG_DFL
+    assert stops == [number]
+    assert signal.getsignal(number) is before
+
+
+def test_under_nohup_a_run_outlives_its_terminal() -> None:
+    before, stops = signal.signal(signal.SIGHUP, signal.SIG_IGN), []
+    try:
+        with signals.calling(lambda: stops.append("hangup")):
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert stops == []
+
+
+def test_a_hangup_spares_what_is_started_meanwhile_and_comes_afterwards() -> None:
+    arrived: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
+    try:
+        with signals.hangup_kept():
+            program = "print(flush=True); input(); print('alive')"
+            child = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert child.stdout is not None
+            child.stdout.readline()
+            os.kill(child.pid, signal.SIGHUP)
+            os.kill(os.getpid(), signal.SIGHUP)
+            said, _ = child.communicate("\n", timeout=60)
+            assert arrived == []
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert said == "alive\n"
+    assert arrived == [signal.SIGHUP]
