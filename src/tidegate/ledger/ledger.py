@@ -111,9 +111,8 @@ class Ledger:
         end = max(self._numbers(), default=-1) + 1
         if 0 < oldest >= end:
             raise CheckpointError(
-                f"the ledger {self._folder} has lost its newest records: it goes on from record {oldest}, and "
-                f"{f'ends with {end - 1}' if end else 'has none'}. Restore the checkpoint from a copy or a "
-                "savepoint"
+                f"the ledger {self._folder} has lost its newest records: it begins with record {oldest}, and "
+                "none from there on is left. Restore the checkpoint from a copy, or start from a savepoint"
             )
         for number in reversed(range(self._next, end)):
             record = self._read(number, decode)

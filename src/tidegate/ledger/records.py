@@ -1,5 +1,5 @@
-"""The records of the ledger, and their form on disk, which only this module knows: one JSON object each, whose
-last member is the CRC-32 of the object without it.
+"""The records of the ledger, and their form on disk, which only this module knows: one JSON object each,
+whose last member is the CRC-32 of the object without it.
 """
 
 from __future__ import annotations
