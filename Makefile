@@ -17,7 +17,7 @@ run: setup  ## a surge and a rescale in mid-stream on local Spark for a minute, 
 	  --at "30 seconds: nodes=4" --plot out/surge.png
 
 test: setup  ## all tests, what takes long as a sample (TIDEGATE_SEED=... repeats one); args="-k word" picks some
-	@$(python) scripts/test.py $(args)
+	@$(python) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=15 $(args)
 
 soak: setup  ## everything that takes long, in one to two hours; figures in artifacts/soak.json
 	@$(python) scripts/soak.py

@@ -37,6 +37,15 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.stash[_SEED]} (another sample each day; TIDEGATE_SEED=... repeats one)"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests first: several processes share them, and none is to begin one at the end."""
+    longest: dict[Path, int] = {}
+    for item in items:
+        marks = (mark for mark in ("spark", "slow", "chaos") if item.get_closest_marker(mark))
+        longest[item.path] = max(longest.get(item.path, 0), sum(1 for _ in marks))
+    items.sort(key=lambda item: -longest[item.path])
+
+
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
     """What a test samples by: the same on one day, or for one TIDEGATE_SEED."""
