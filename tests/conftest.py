@@ -9,6 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import hypothesis
 import pytest
 
 import tidegate as tg
@@ -29,8 +30,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says more about the machine than about the code.
+    hypothesis.settings.register_profile("tests", deadline=None, print_blob=True)
+    hypothesis.settings.load_profile("tests")
     # Taken out, since a pipeline would refuse a variable that is none of its settings.
-    config.stash[_SEED] = os.environ.pop("TIDEGATE_SEED", f"{date.today():%Y%m%d}")
+    seed = os.environ.pop("TIDEGATE_SEED", f"{date.today():%Y%m%d}")
+    config.stash[_SEED] = getattr(config, "workerinput", {}).get("seed", seed)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Another process of pytest samples as this one does."""
+    node.workerinput["seed"] = node.config.stash[_SEED]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -76,7 +76,7 @@ _ROW = st.fixed_dictionaries(
 _BATCHES = st.lists(st.lists(st.tuples(_ROW, st.integers(0, 2)), max_size=8), min_size=1, max_size=4)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     batches=_BATCHES,
     keys=st.lists(st.sampled_from(sorted(_KEYS)), min_size=1, max_size=2, unique=True),
@@ -136,7 +136,7 @@ def computed(rows: list[Row]) -> Row:
     }
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch=st.lists(st.tuples(_ROW, st.integers(0, 2)), max_size=12), random=st.randoms())
 def test_a_replay_in_another_order_gives_the_same_bytes(batch: list[tuple[Row, int]], random: Random) -> None:
     op = operator(_COLUMNS, ["integer"], _AGGREGATES)

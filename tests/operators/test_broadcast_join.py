@@ -46,7 +46,7 @@ def table_of(rules: broadcast_join.BroadcastJoin, batch: Batch, hash_of: Hash = 
     return table.append_column("copy", pa.array(copies, pa.int32()))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data(), keyed, hashes)
 def test_with_event_time_a_row_meets_the_rules_of_its_time(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
@@ -68,7 +68,7 @@ def test_with_event_time_a_row_meets_the_rules_of_its_time(
     assert kept(rules, state)[0] == []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data(), keyed, hashes)
 def test_without_event_time_a_row_meets_the_current_rules_at_once(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
@@ -89,7 +89,7 @@ def test_without_event_time_a_row_meets_the_current_rules_at_once(
     assert bag(output) == bag(expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs(("int",), ended=False), hashes, st.sampled_from([None, "t"]))
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, time: str | None) -> None:
     rules = operator(input_of(("int",), time), input_of(("int",), time))

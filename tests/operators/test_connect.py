@@ -26,7 +26,7 @@ def operator(left: Input, right: Input) -> connect.Connect:
     return connect.from_step(steps.Connect("latest", Where("p.py", 1), ()), left, right)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), keyed, hashes)
 def test_with_event_time_a_row_meets_what_was_the_latest_at_its_time(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
@@ -46,7 +46,7 @@ def test_with_event_time_a_row_meets_what_was_the_latest_at_its_time(
     assert kept(latest, state)[0] == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), keyed, hashes, st.sampled_from([None, "t"]))
 def test_without_event_time_a_row_meets_the_latest_at_once(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, time: str | None
@@ -67,7 +67,7 @@ def test_without_event_time_a_row_meets_the_latest_at_once(
     assert bag(output) == bag(expected)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs(("int",), ended=False), hashes, st.sampled_from([None, "t"]))
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, time: str | None) -> None:
     latest = operator(input_of(("int",), time), input_of(("int",), time))

@@ -26,7 +26,7 @@ def operator(given: Input, within: int | None = None) -> deduplicate.Deduplicate
     return deduplicate.from_step(steps.Deduplicate("once", Where("p.py", 1), (), length), given)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), keyed, hashes)
 def test_the_first_row_of_each_key_leaves(data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash) -> None:
     once = operator(input_of(kinds))
@@ -46,7 +46,7 @@ def test_the_first_row_of_each_key_leaves(data: st.DataObject, kinds: tuple[str,
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), keyed, hashes, st.integers(1, 20))
 def test_rows_within_some_time_of_one_that_left_do_not_leave(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, within: int
@@ -70,7 +70,7 @@ def test_rows_within_some_time_of_one_that_left_do_not_leave(
     assert kept(once, state) == [[]]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs(("int",), sides=1, ended=False), hashes, st.sampled_from([None, 7]))
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash, within: int | None) -> None:
     once = operator(input_of(("int",)), within)

@@ -55,7 +55,7 @@ def oracle(near: interval_join.IntervalJoin, rows: Batch) -> list[Row]:
     return out
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data(), keyed, hashes, st.sampled_from(["inner", "left"]), st.integers(0, 12), st.integers(0, 12))
 def test_pairs_equal_a_nested_loop(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, how: How, before: int, after: int
@@ -69,7 +69,7 @@ def test_pairs_equal_a_nested_loop(
     assert kept(near, state) == [[], []]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs(("int",), ended=False), hashes)
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
     near = operator(input_of(("int",)), input_of(("int",)), how="left")

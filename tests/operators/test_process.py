@@ -74,7 +74,7 @@ def oracle(names: tuple[str, ...], batches: list[Batch], times: list[Time]) -> l
     return out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), keyed, hashes)
 def test_the_function_sees_rows_state_and_timers(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash
@@ -88,7 +88,7 @@ def test_the_function_sees_rows_state_and_timers(
     assert kept(counts, state) == [[]]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs(("int",), sides=1, ended=False), hashes)
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
     seen: list[list[Row]] = []

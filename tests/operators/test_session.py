@@ -59,7 +59,7 @@ def _aggregated(rows: list[Row]) -> Row:
     }
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     batches=_BATCHES,
     grace=st.sampled_from([0.0, 2e-6, 9e-6]),
@@ -78,7 +78,7 @@ def test_equals_a_plain_computation_and_each_session_leaves_once(
     assert run.state.scan(run.operator.tables[0]).num_rows == 0
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches=_BATCHES, tasks=st.integers(1, 2))
 def test_rows_of_closed_sessions_are_dropped_and_counted(batches: Batches, tasks: int) -> None:
     """Without grace, and with rows in any order."""
@@ -154,7 +154,7 @@ def test_sessions_are_not_emitted_before_they_are_final() -> None:
         operator(_COLUMNS, ["k"], {"n": agg.count()}, _WINDOW, "update")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(batch=st.lists(st.tuples(_ROW, st.integers(0, 2)), max_size=10), random=st.randoms())
 def test_a_replay_in_another_order_gives_the_same_bytes(batch: list[tuple[Row, int]], random: Random) -> None:
     aggregates = {"mean": agg.mean("v"), "half": agg.quantile("v", 0.5), "kinds": agg.approx_distinct("v")}

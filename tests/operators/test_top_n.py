@@ -39,7 +39,7 @@ def latest(output: list[Row], names: tuple[str, ...]) -> dict[str, dict[int, Row
     return shown
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.data(), keyed, hashes, st.integers(1, 4))
 def test_the_best_rows_of_each_key_are_shown(
     data: st.DataObject, kinds: tuple[str, ...], hash_of: Hash, n: int
@@ -60,7 +60,7 @@ def test_the_best_rows_of_each_key_are_shown(
     assert latest(output, names).keys() == expected.keys()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(runs(("int",), sides=1), hashes)
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
     best = operator(input_of(("int",)))

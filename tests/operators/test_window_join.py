@@ -102,7 +102,7 @@ def _equal(a: Any, b: Any) -> bool:
     return a is not None and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.data(), keyed, hashes, st.sampled_from(["inner", "left"]), st.sampled_from([(8, 8), (8, 4), (9, 3)])
 )
@@ -124,7 +124,7 @@ def test_pairs_equal_a_nested_loop(
     assert kept(operator, state) == [[], []]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(runs(("int",), ended=False), hashes)
 def test_the_order_of_rows_changes_nothing(run: Run, hash_of: Hash) -> None:
     operator = join(input_of(("int",)), input_of(("int",)), Tumbling(8e-6), "left")

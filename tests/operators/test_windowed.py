@@ -66,7 +66,7 @@ def expected(rows: list[Row], window: Tumbling | Sliding) -> list[Row]:
     return found
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     batches=_BATCHES,
     window=st.sampled_from(_WINDOWS),
@@ -86,7 +86,7 @@ def test_append_equals_a_plain_computation_and_each_window_leaves_once(
     assert run.state.scan(run.operator.tables[0]).num_rows == 0
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(batches=_BATCHES, window=st.sampled_from(_WINDOWS), grace=st.sampled_from([0.0, 1.0, 5.0]))
 def test_update_gives_the_windows_that_a_batch_touched(
     batches: Batches, window: Tumbling | Sliding, grace: float
@@ -99,7 +99,7 @@ def test_update_gives_the_windows_that_a_batch_touched(
     assert len(run.rows) == touched
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     batches=_BATCHES,
     window=st.sampled_from(_WINDOWS),
@@ -155,7 +155,7 @@ def test_state_is_kept_by_key_and_window_until_its_end() -> None:
     ]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     batch=st.lists(st.tuples(_ROW, st.integers(0, 2)), max_size=10),
     emit=st.sampled_from(["append", "update"]),

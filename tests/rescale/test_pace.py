@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.rescale.pace import Pace
@@ -49,7 +49,6 @@ machines = {
 }
 
 
-@settings(deadline=None)
 @given(**machines)
 def test_batches_keep_to_the_limit_and_the_budget_is_used_well(base: float, speed: float, first: int) -> None:
     pace = start(first)
@@ -60,7 +59,6 @@ def test_batches_keep_to_the_limit_and_the_budget_is_used_well(base: float, spee
     assert min(settled.moved) >= ideal / 2
 
 
-@settings(deadline=None)
 @given(**{**machines, "base": st.floats(0.0, 0.5 * LIMIT)}, seed=st.integers(0, 2**32))
 def test_they_do_so_on_a_machine_that_is_never_quite_as_before(
     base: float, speed: float, first: int, seed: int
@@ -77,7 +75,6 @@ def test_they_do_so_on_a_machine_that_is_never_quite_as_before(
     assert mean(settled.moved) >= (LIMIT - base) * speed / 2
 
 
-@settings(deadline=None)
 @given(**machines)
 def test_a_rise_alone_takes_no_batch_beyond_the_limit(base: float, speed: float, first: int) -> None:
     pace = start(first)
@@ -120,7 +117,6 @@ def test_a_migration_ends_even_where_there_is_never_room_for_it() -> None:
         assert batches <= 100
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 10**6),
     st.integers(0, 10**6),

@@ -7,7 +7,7 @@ import pickle
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import CheckpointError
@@ -18,13 +18,11 @@ routes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, m
 )
 
 
-@settings(deadline=None)
 @given(routes)
 def test_a_route_comes_back_from_the_ledger_as_it_was(route: Route) -> None:
     assert Route.from_json(json.loads(json.dumps(route.to_json()))) == route
 
 
-@settings(deadline=None)
 @given(routes)
 def test_each_group_is_where_the_route_says(route: Route) -> None:
     for group, (owner, place) in enumerate(zip(route.owners, route.partitions, strict=True)):
@@ -45,7 +43,6 @@ def test_a_node_or_partition_that_is_not_there_has_no_groups() -> None:
     assert route.groups_of(2) == route.groups_in(4) == route.partitions_on(2) == frozenset()
 
 
-@settings(deadline=None)
 @given(st.integers(0, 8), st.integers(1, 12), st.integers(1, 5))
 def test_an_even_route_has_each_partition_on_one_node(exponent: int, nodes: int, factor: int) -> None:
     groups = 2**exponent

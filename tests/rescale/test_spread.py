@@ -47,7 +47,6 @@ def fewest(route: Route, nodes: int) -> int:
 # -- another number of nodes -------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(routes(), st.integers(1, 9), st.integers(1, 30), st.none() | weights)
 def test_nodes_own_equally_many_groups_by_the_fewest_moves(
     route: Route, nodes: int, partitions: int, load: list[float] | None
@@ -61,7 +60,7 @@ def test_nodes_own_equally_many_groups_by_the_fewest_moves(
     assert len(moves(route, after)) == fewest(route, nodes)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(routes(most=7, nodes=4), st.integers(1, 4), weights)
 def test_no_even_spread_at_all_has_fewer_moves(route: Route, nodes: int, load: list[float]) -> None:
     assume(nodes <= route.groups)
@@ -75,7 +74,6 @@ def test_no_even_spread_at_all_has_fewer_moves(route: Route, nodes: int, load: l
         assert len(moves(route, respread(route, nodes=nodes, partitions=1, load=given_load))) == least
 
 
-@settings(deadline=None)
 @given(routes(), st.integers(1, 9), st.integers(1, 60), st.none() | weights)
 def test_each_partition_has_groups_and_all_of_one_node(
     route: Route, nodes: int, partitions: int, load: list[float] | None
@@ -92,7 +90,6 @@ def test_each_partition_has_groups_and_all_of_one_node(
         assert after.parallelism == each * nodes
 
 
-@settings(deadline=None)
 @given(routes(), st.integers(1, 9), st.integers(1, 60))
 def test_without_load_the_partitions_of_a_node_have_equally_many_groups(
     route: Route, nodes: int, partitions: int
@@ -104,7 +101,6 @@ def test_without_load_the_partitions_of_a_node_have_equally_many_groups(
         assert max(counts) - min(counts) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(1, 16), weights)
 def test_groups_go_to_the_partition_with_the_least_load(partitions: int, load: list[float]) -> None:
     """So without its lightest group, no partition bears more than another."""
@@ -122,7 +118,6 @@ def test_groups_without_load_do_not_all_end_up_in_one_partition() -> None:
     assert sorted(len(after.groups_in(place)) for place in range(4)) == [8, 8, 8, 8]
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 6),
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 40), st.booleans()), max_size=8),
@@ -147,7 +142,6 @@ def test_scaling_out_and_in_over_and_over(
         route = after
 
 
-@settings(deadline=None)
 @given(st.integers(0, 8), st.integers(1, 16), st.integers(1, 6))
 def test_an_even_route_is_left_as_it_is(exponent: int, nodes: int, factor: int) -> None:
     assume(nodes * factor <= 2**exponent)
@@ -155,7 +149,6 @@ def test_an_even_route_is_left_as_it_is(exponent: int, nodes: int, factor: int) 
     assert respread(route, nodes=nodes, partitions=nodes * factor) is route
 
 
-@settings(deadline=None)
 @given(routes(), st.integers(1, 9), st.integers(1, 30), st.none() | weights)
 def test_asking_twice_changes_nothing(
     route: Route, nodes: int, partitions: int, load: list[float] | None
@@ -169,7 +162,6 @@ def test_asking_twice_changes_nothing(
     assert respread(route, nodes=nodes, partitions=partitions, load=load) == after
 
 
-@settings(deadline=None)
 @given(routes(), st.integers(1, 9), weights)
 def test_knowing_the_load_never_leaves_the_busiest_node_with_more(
     route: Route, nodes: int, load: list[float]
@@ -255,7 +247,6 @@ def test_load_that_is_none_is_refused(load: list[float]) -> None:
 # -- the same nodes, another load --------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(routes(), weights, sizes, st.none() | st.integers(0, 3000))
 def test_the_busiest_node_never_gets_more_and_the_limit_holds(
     route: Route, load: list[float], held: list[int], limit: int | None
@@ -275,7 +266,6 @@ def test_the_busiest_node_never_gets_more_and_the_limit_holds(
     assert sorted(place for place, _ in pairs) == list(range(after.parallelism))
 
 
-@settings(deadline=None)
 @given(routes(), weights, sizes, st.none() | st.integers(0, 3000))
 def test_it_does_about_as_well_as_any_one_move_and_better_where_it_can(
     route: Route, load: list[float], held: list[int], limit: int | None
@@ -295,7 +285,6 @@ def moved_by_hand(route: Route, group: int, target: int) -> Route:
     return Route(route.version + 1, tuple(owners), route.partitions)
 
 
-@settings(deadline=None)
 @given(routes(), weights, sizes, st.none() | st.integers(0, 3000))
 def test_no_move_is_in_vain(route: Route, load: list[float], held: list[int], limit: int | None) -> None:
     load, held = load[: route.groups], held[: route.groups]
@@ -305,7 +294,6 @@ def test_no_move_is_in_vain(route: Route, load: list[float], held: list[int], li
         assert busiest(back, load) > busiest(after, load) or back.nodes != route.nodes
 
 
-@settings(deadline=None)
 @given(routes(), weights, sizes)
 def test_rebalancing_comes_to_rest(route: Route, load: list[float], held: list[int]) -> None:
     load, held = load[: route.groups], held[: route.groups]
@@ -368,7 +356,6 @@ def test_lowering_one_of_two_busiest_nodes_is_in_vain_when_the_other_cannot_be()
     assert rebalanced(route, load=[5.0, 5.0, 10.0, 1.0], sizes=[1] * 4) is route
 
 
-@settings(deadline=None)
 @given(routes(), sizes)
 def test_without_load_nothing_moves(route: Route, held: list[int]) -> None:
     assert rebalanced(route, load=[0.0] * route.groups, sizes=held[: route.groups]) is route
@@ -384,7 +371,6 @@ def test_sizes_that_are_none_are_refused(held: list[int]) -> None:
 # -- what a route means ------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(routes(), weights)
 @example(Route(1, (0, 2), (0, 1)), [0.0] * 48)
 def test_shares_are_parts_of_the_whole(route: Route, load: list[float]) -> None:

@@ -34,7 +34,7 @@ _AGGREGATES = {
 }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(cuts=st.lists(st.integers(1, 4), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_estimates_are_near_whatever_the_boundaries(cuts: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)

@@ -65,7 +65,6 @@ def everything(found: Run, table: StateTable) -> pa.Table:
 
 @given(st.lists(st.integers(0, 40) | st.integers(0, 2**64 - 1), min_size=1, max_size=60), st.integers(1, 7))
 @example([5] * 20, 3)
-@settings(deadline=None)
 def test_rows_come_back_in_sections_that_split_no_hash(hashes: list[int], rows: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "SECTION_ROWS", rows)
@@ -100,7 +99,7 @@ def test_a_section_is_used_where_it_lies() -> None:
 
 
 @given(st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_changed_byte_is_noticed_wherever_it_is(data: st.DataObject) -> None:
     content = bytearray(_SAMPLE)
     place = data.draw(st.integers(0, len(content) - 1))
@@ -110,7 +109,6 @@ def test_a_changed_byte_is_noticed_wherever_it_is(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 3000))
-@settings(deadline=None)
 def test_a_file_that_was_cut_short_is_noticed(length: int) -> None:
     content = _SAMPLE[: min(length, len(_SAMPLE) - 1)]
     with pytest.raises(StateError, match=r"run a\.run is damaged"):

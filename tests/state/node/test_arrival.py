@@ -309,7 +309,6 @@ def test_state_is_the_same_wherever_its_rows_are(
         settings=settings(
             max_examples=15 if backend == "columnar" else 5,
             stateful_step_count=20,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -339,7 +339,6 @@ def test_a_shard_is_what_a_dictionary_says(
         settings=settings(
             max_examples=30 if name == "columnar" else 8,
             stateful_step_count=20,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

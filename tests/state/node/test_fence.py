@@ -145,5 +145,5 @@ class AnyOrder(RuleBasedStateMachine):
         assert (self.fence.phase == "committed") == (self.fence.ticket in self.current)
 
 
-AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
 TestAnyOrder = AnyOrder.TestCase

@@ -45,7 +45,7 @@ COLUMNS: dict[pa.DataType, st.SearchStrategy[Any]] = {
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_rows_come_back(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.sampled_from(list(COLUMNS)), min_size=1, max_size=10))
     count = data.draw(st.integers(0, 5))

@@ -51,7 +51,7 @@ from tidegate.state.wire import commands as wire
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import decode
 
-fuzz = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HELD = frozenset(range(COUNT // 2))
 KEYS = [key for key in range(40) if group(key) in HELD]
 TABLE_FORM = codec.encoded(TABLE)
@@ -529,7 +529,7 @@ def test_a_task_that_dies_while_it_sends_stages_nothing(target: Target) -> None:
         writer.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(min_size=1, max_size=400), http2=st.booleans())
 def test_noise_on_the_socket_is_survived(target: Target, noise: bytes, http2: bool) -> None:
     host, _, port = target.address.partition(":")
