@@ -53,6 +53,20 @@ def test_secrets_of_spark_are_not_shown() -> None:
     assert "hunter2" not in CliRunner().invoke(app, ["config", *settings]).stdout
 
 
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("redis://:hunter2@example.org/0", "redis://:***@example.org/0"),
+        ("rediss://me:hunt@er2:x@example.org:1/0", "rediss://me:***@example.org:1/0"),
+        ("redis://example.org/0?password=hunter2&db=1", "redis://example.org/0?password=***&db=1"),
+        ("redis://me@example.org/0", "redis://me@example.org/0"),
+    ],
+)
+def test_a_password_in_a_url_is_not_shown(url: str, safe: str) -> None:
+    assert shown(TIDEGATE_STATE_REDIS=url)["state.redis"]["value"] == safe
+    assert "hunter2" not in CliRunner().invoke(app, ["config"], env={"TIDEGATE_STATE_REDIS": url}).stdout
+
+
 def test_a_pipe_gets_every_value_whole() -> None:
     folder = "/".join(["a-long-name"] * 20)
     answer = CliRunner().invoke(app, ["config", "--set", f"engine.checkpoint={folder}"])

@@ -34,9 +34,9 @@ def test_it_says_what_the_pipeline_is_at(tmp_path: Path) -> None:
         "keyed steps  count, join\n"
         "route        version 1\n"
         "\n"
-        "node  name    address         pid  key groups    bytes   load\n"
-        "   0  node-0  127.0.0.1:7000  100  0-7         8.00 MB  50.0%\n"
-        "   1  node-1  127.0.0.1:7001  101  8-15        8.00 MB  50.0%\n"
+        "node  name    pid  key groups    bytes   load\n"
+        "   0  node-0  100  0-7         8.00 MB  50.0%\n"
+        "   1  node-1  101  8-15        8.00 MB  50.0%\n"
     )
 
 
@@ -69,9 +69,9 @@ def test_as_json(tmp_path: Path) -> None:
 
 def test_a_terminal_that_is_narrow_folds_the_key_groups_only(tmp_path: Path) -> None:
     with ControlServer(Toy(nodes=1), checkpoint=tmp_path):
-        code, text = terminal("status", tmp_path, columns=62)
+        code, text = terminal("status", tmp_path, columns=44)
     assert code == 0
-    assert "127.0.0.1:7000" in text
+    assert "node-0" in text
     assert "16.0 MB" in text
 
 

@@ -136,7 +136,12 @@ def test_a_section_must_be_a_section() -> None:
         ("admission.enabled", "yes", "true or false", "the text 'yes'"),
         ("engine.tries", True, "a whole number, 1 or more", "true"),
         ("dead_letters.path", 5, "a folder, or none", "the number 5"),
-        ("state.bind", "0.0.0.0", "one address of this machine, such as 10.0.0.5", "the text '0.0.0.0'"),
+        (
+            "state.bind",
+            "0.0.0.0",
+            "one address of this machine, such as 10.0.0.5, or none",
+            "the text '0.0.0.0'",
+        ),
         ("spark.driver_memory", "lots", "a size like '2g' or '512m'", "the text 'lots'"),
         ("spark.conf", {"spark.x": 1}, "Spark settings, text to text", "the table {'spark.x': 1}"),
         ("view.mode", "loud", "auto, live, lines, json or quiet", "the text 'loud'"),

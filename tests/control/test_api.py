@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from tidegate.control.controls import Status
 from tidegate.control.server import ControlServer
 from tidegate.rescale.model import Ask
 
-ROUTES = [
+ROUTES: list[tuple[str, str, dict[str, object] | None]] = [
     ("GET", "/status", None),
     ("POST", "/plan", {"nodes": 4}),
     ("POST", "/scale", {"nodes": 4}),
@@ -36,7 +37,7 @@ ROUTES = [
 def calm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ControlServer, Toy]]:
     """One server for all tests that change nothing, and what it serves."""
     toy = Toy()
-    with ControlServer(toy, checkpoint=tmp_path_factory.mktemp("calm")) as running:
+    with ControlServer(toy, checkpoint=tmp_path_factory.mktemp("calm"), scale_by_get=True) as running:
         yield running, toy
 
 
@@ -47,7 +48,7 @@ def toy() -> Toy:
 
 @pytest.fixture
 def server(toy: Toy, tmp_path: Path) -> Iterator[ControlServer]:
-    with ControlServer(toy, checkpoint=tmp_path) as running:
+    with ControlServer(toy, checkpoint=tmp_path, scale_by_get=True) as running:
         yield running
 
 
@@ -97,6 +98,26 @@ def test_the_page_and_health_want_no_token(calm: tuple[ControlServer, Toy]) -> N
     status, page = call(server.url, "GET", "/docs")
     assert status == 200
     assert "/openapi.json" in page
+
+
+def test_the_page_shows_every_route_and_field_and_loads_nothing(calm: tuple[ControlServer, Toy]) -> None:
+    server, _ = calm
+    _, page = call(server.url, "GET", "/docs")
+    for method, path, body in ROUTES:
+        assert f"{method} {path.partition('?')[0].replace('/1', '/{number}')}<" in page
+        assert all(f"<code>{name}</code>" in page for name in body or ())
+    assert not re.search(r"<(script|link|img|iframe)|://|@import|url\(", page)
+
+
+@pytest.mark.parametrize("query", ["", "?stage=1"])
+def test_a_get_changes_nothing_unless_it_is_allowed_to(tmp_path: Path, toy: Toy, query: str) -> None:
+    with ControlServer(toy, checkpoint=tmp_path) as server:
+        status, text = refusal(server, "GET", f"/scale{query}")
+        assert status == 405
+        assert "use POST /scale, or set control.scale_by_get=true" in text
+        assert toy.history() == ()
+        assert ask(server, "POST", "/scale", {"nodes": 3})[0] == 202
+        assert "get" not in call(server.url, "GET", "/openapi.json")[1]["paths"]["/scale"]
 
 
 def test_status_tells_all_that_there_is(calm: tuple[ControlServer, Toy]) -> None:

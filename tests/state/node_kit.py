@@ -114,7 +114,13 @@ def one_node(folder: Path, *, timeout: float = 20.0, **how: Any) -> Iterator[tup
 
 
 def connected(nodes: LocalNodes, index: int = 0, *, timeout: float = 20.0, **other: Any) -> NodeClient:
-    given = {"token": nodes.token, "pipeline": PIPELINE, "timeout": timeout, **other}
+    given = {
+        "token": nodes.token,
+        "identity": nodes.identity,
+        "pipeline": PIPELINE,
+        "timeout": timeout,
+        **other,
+    }
     return NodeClient(nodes.nodes[index].address, **given)
 
 

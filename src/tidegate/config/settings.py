@@ -125,11 +125,11 @@ class StateSettings(Section):
     timeout: Duration = "10 seconds"
     """A node that does not answer for this long is replaced."""
     bind: Annotated[
-        str,
-        Field(min_length=1, description="one address of this machine, such as 10.0.0.5"),
-        AfterValidator(_not_every_address),
-    ] = "127.0.0.1"
-    """The address that nodes listen on. Tasks on other machines must be able to reach it."""
+        Annotated[str, AfterValidator(_not_every_address), Field(min_length=1)] | None,
+        Field(description="one address of this machine, such as 10.0.0.5, or none"),
+    ] = None
+    """The address that nodes listen on, with TLS, for tasks on other machines. None means Unix sockets that
+    only this user may open."""
     redis: Annotated[str, Field(min_length=1, description="a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
     strategy: Literal["restart", "eager", "lazy", "hybrid"] = "hybrid"
@@ -147,6 +147,8 @@ class ControlSettings(Section):
     enabled: Switch = True
     bind: Annotated[str, Field(min_length=1, description="an address to listen on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="a port, or 0 for any that is free")] = 0
+    scale_by_get: Switch = False
+    """Whether `GET /scale?stage=N` adds a state node, for callers that can send nothing else."""
 
 
 class ClusterSettings(Section):

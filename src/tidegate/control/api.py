@@ -15,19 +15,21 @@ from typing import Annotated, Any, Literal, Self
 
 from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tidegate.control.controls import Controls, Status
+from tidegate.control.page import page
 from tidegate.errors import TidegateError
 from tidegate.rescale.model import Ask, PlanView, Rescale, Strategy
 
 _log = logging.getLogger(__name__)
 
 _OPEN = frozenset({"/docs", "/openapi.json", "/health"})
+_NOTHING_FROM_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'"
 _SHOWN = 40
 """Characters of a wrong value that an error repeats."""
 
@@ -103,17 +105,18 @@ class Health(BaseModel):
     ok: bool = True
 
 
-def app(controls: Controls, token: str) -> FastAPI:
-    """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`."""
+def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAPI:
+    """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`.
+    `scale_by_get`: whether GET /scale adds a node."""
     api = FastAPI(
         title="Tidegate",
         description="Watch and control a running pipeline.",
+        docs_url=None,  # Its page would load scripts from the internet.
         redoc_url=None,
-        swagger_ui_oauth2_redirect_url=None,
     )
     api.add_middleware(TokenMiddleware, token=token)
     _explain_errors(api)
-    # The middleware has checked the token already; this gives the page a field for it.
+    # The middleware has checked the token already; this has the description say so.
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
     one_more = Lock()
 
@@ -123,6 +126,10 @@ def app(controls: Controls, token: str) -> FastAPI:
         if wanted.step is not None and wanted.step not in steps:
             raise HTTPException(400, f"step: there is no keyed step {wanted.step!r}, only {_listed(steps)}")
         return wanted
+
+    @api.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return HTMLResponse(page(api.openapi()), headers={"Content-Security-Policy": _NOTHING_FROM_OUTSIDE})
 
     @api.get("/health")
     def health() -> Health:
@@ -144,7 +151,17 @@ def app(controls: Controls, token: str) -> FastAPI:
         """Set a rescale going; /history/{number} follows it."""
         return controls.apply(ask(body))
 
-    @api.get("/scale", status_code=202, **barred)
+    def allowed() -> None:
+        if not scale_by_get:
+            text = "GET /scale would change the pipeline, which a GET should not: use POST /scale, or set "
+            raise HTTPException(405, f"{text}control.scale_by_get=true", headers={"Allow": "POST"})
+
+    @api.get(
+        "/scale",
+        status_code=202,
+        include_in_schema=scale_by_get,
+        dependencies=[*barred["dependencies"], Depends(allowed)],
+    )
     def add_node(
         stage: Annotated[int, Query(description="Position of a keyed step in `steps` of /status, from 1.")],
     ) -> Rescale:

@@ -44,7 +44,13 @@ class ControlServer:
     """
 
     def __init__(
-        self, controls: Controls, *, checkpoint: Path, bind: str = "127.0.0.1", port: int = 0
+        self,
+        controls: Controls,
+        *,
+        checkpoint: Path,
+        bind: str = "127.0.0.1",
+        port: int = 0,
+        scale_by_get: bool = False,
     ) -> None:
         self.token = secrets.token_urlsafe(32)
         self.url = ""
@@ -53,6 +59,7 @@ class ControlServer:
         self._file = checkpoint / FILE
         self._bind = bind
         self._port = port
+        self._scale_by_get = scale_by_get
 
     def __enter__(self) -> Self:
         # A pipeline that nobody steers need not wait for these imports.
@@ -64,7 +71,7 @@ class ControlServer:
         self.url = _url(listening)
         # In a thread uvicorn leaves signals alone, and without a `log_config` logging.
         config = uvicorn.Config(
-            app(self._controls, self.token),
+            app(self._controls, self.token, scale_by_get=self._scale_by_get),
             loop="asyncio",
             http="h11",
             ws="none",

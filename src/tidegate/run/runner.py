@@ -61,7 +61,11 @@ def run(
         if config.control.enabled:
             stack.enter_context(
                 ControlServer(
-                    runner.controls, checkpoint=folder, bind=config.control.bind, port=config.control.port
+                    runner.controls,
+                    checkpoint=folder,
+                    bind=config.control.bind,
+                    port=config.control.port,
+                    scale_by_get=config.control.scale_by_get,
                 )
             )
         stack.enter_context(signals.calling(lambda: runner.stop("signal")))

@@ -11,6 +11,7 @@ from tidegate.sim.process import Process, Sequential
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.shard import Shard
+from tidegate.state.wire.access import Identity
 
 if TYPE_CHECKING:
     from tidegate.sim.driver import Driver
@@ -43,6 +44,7 @@ class Provider:
     """Starts nodes at addresses that are free: that of a dead one may be another driver's by now."""
 
     token = "token"
+    identity: Identity | None = None
 
     def __init__(self, world: World, driver: Driver, prefix: str) -> None:
         self._world = world

@@ -18,12 +18,11 @@ def print_status(status: Status) -> None:
     if status.nodes:
         typer.echo()
         print_rows(
-            ("node", "name", "address", "pid", "key groups", "bytes", "load"),
+            ("node", "name", "pid", "key groups", "bytes", "load"),
             [
                 (
                     str(node.index),
                     node.name,
-                    node.address,
                     str(node.pid),
                     node.groups or "-",
                     amount(node.bytes),
@@ -31,7 +30,7 @@ def print_status(status: Status) -> None:
                 )
                 for node in status.nodes
             ],
-            left=("name", "address", "key groups"),
+            left=("name", "key groups"),
             fold="key groups",
         )
 

@@ -15,6 +15,7 @@ from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
+from tidegate.state.wire.access import Identity
 from tidegate.state.wire.commands import Begin
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
@@ -24,6 +25,7 @@ class Provider:
     """Addresses alone."""
 
     token = ""
+    identity: Identity | None = None
 
     def __init__(self, *addresses: str) -> None:
         self.nodes = tuple(NodeHandle(f"node-{address}", address, 1) for address in addresses)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import signal
-import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import flight
 
 from tests.state.node_kit import (
     ALL,
@@ -36,11 +39,13 @@ from tests.state.node_kit import (
     written,
 )
 from tidegate.batch.ticket import Ticket
-from tidegate.errors import FencedError, NodeError, StaleError, StateError
+from tidegate.errors import FencedError, StaleError, StateError
 from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.fleet.sockets import SocketFolder
 from tidegate.state.log.storage import open_storage
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.shard import Shard
+from tidegate.state.wire.access import IDENTITY, TOKEN, Identity
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import Begin
 from tidegate.testing import faults
@@ -408,59 +413,88 @@ def test_a_node_loads_neither_spark_nor_pandas(driver: Driver, nodes: LocalNodes
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_token_is_not_among_the_arguments(nodes: LocalNodes) -> None:
-    assert nodes.token.encode() not in Path(f"/proc/{nodes.nodes[0].pid}/cmdline").read_bytes()
+def test_nothing_secret_is_among_the_arguments(tmp_path: Path) -> None:
+    options = {"url": "redis://:hunter2@example.org/0"}
+    with one_node(tmp_path, options=options, bind="127.0.0.1") as (nodes, _):
+        arguments = Path(f"/proc/{nodes.nodes[0].pid}/cmdline").read_bytes()
+        assert nodes.identity is not None
+        for secret in (nodes.token.encode(), b"hunter2", nodes.identity.key.splitlines()[1]):
+            assert secret not in arguments
 
 
-def test_a_node_listens_on_the_loopback_address_alone(nodes: LocalNodes) -> None:
-    host, port = nodes.nodes[0].address.split(":")
-    assert host == "127.0.0.1"
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", int(port)), timeout=5)
+def test_a_node_listens_at_a_socket_that_only_its_user_may_open(nodes: LocalNodes) -> None:
+    pid, place = nodes.nodes[0].pid, Path(nodes.nodes[0].address.removeprefix("unix:"))
+    assert place.is_socket()
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
+    inodes = {target[8:-1] for target in _descriptors(pid) if target.startswith("socket:[")}
+    listening = [
+        fields
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+        if (fields := line.split())[9] in inodes
+    ]
+    assert listening == []
 
 
-def start(folder: Path, *extra: str, token: str | None = "secret") -> subprocess.Popen[bytes]:
+def _descriptors(pid: int) -> list[str]:
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(link.readlink()))
+    return found
+
+
+def start(
+    folder: Path, *extra: str, token: str | None = "secret", identity: Identity | None = None
+) -> subprocess.Popen[bytes]:
     """A node by its command line."""
     given = {"--name": "a", "--pipeline": PIPELINE, "--log": folder / "log", "--scratch": folder / "scratch"}
     arguments = [str(text) for pair in given.items() for text in pair]
-    environment = {name: value for name, value in os.environ.items() if name != "TIDEGATE_TOKEN"}
+    environment = {name: value for name, value in os.environ.items() if name != TOKEN}
+    proof = identity and json.dumps([identity.certificate.decode(), identity.key.decode()])
     return subprocess.Popen(
         [sys.executable, "-m", "tidegate.state.node.process", *arguments, *extra],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment | ({"TIDEGATE_TOKEN": token} if token else {}),
+        env=environment | ({TOKEN: token} if token else {}) | ({IDENTITY: proof} if proof else {}),
     )
 
 
+@pytest.fixture
+def place() -> Iterator[str]:
+    """Where a node may listen."""
+    sockets = SocketFolder()
+    yield f"unix:{sockets.path()}"
+    sockets.close()
+
+
 @pytest.mark.parametrize("how", ["end of input", "SIGTERM"])
-def test_a_node_ends_when_told(tmp_path: Path, how: str) -> None:
-    with start(tmp_path) as process:
+def test_a_node_ends_when_told(tmp_path: Path, place: str, how: str) -> None:
+    with start(tmp_path, "--bind", place) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        assert process.stdout.readline().startswith(b'{"name": "a", "address": "127.0.0.1:')
+        told = json.loads(process.stdout.readline())
+        assert told == {"name": "a", "address": place, "pid": process.pid}
         if how == "SIGTERM":
             process.terminate()
         else:
             process.stdin.close()
         assert process.wait(30) == 0
         assert not (tmp_path / "scratch").exists()
+        assert not Path(place.removeprefix("unix:")).exists()
 
 
 @pytest.mark.parametrize(
-    ("extra", "token", "said"),
+    ("bind", "token", "said"),
     [
-        ([], None, "needs a token"),
-        (["--bind", "0.0.0.0"], "secret", "needs --advertise"),
-        (["--tls-cert", "x.pem"], "secret", "needs both"),
-        (["--tls-cert", "x.pem", "--tls-key", "y.pem"], "secret", "cannot read the certificate"),
-        (["--option", "novalue"], "secret", "KEY=VALUE"),
+        ("unix:/nowhere/at/all", None, "needs a token"),
+        ("0.0.0.0", "secret", "needs --advertise"),
+        ("127.0.0.1", "secret", "needs a certificate"),
     ],
 )
-def test_a_node_says_why_it_does_not_start(
-    tmp_path: Path, extra: list[str], token: str | None, said: str
-) -> None:
-    with start(tmp_path, *extra, token=token) as process:
+def test_a_node_says_why_it_does_not_start(tmp_path: Path, bind: str, token: str | None, said: str) -> None:
+    with start(tmp_path, "--bind", bind, token=token) as process:
         _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
     assert said in stderr.decode()
@@ -468,44 +502,39 @@ def test_a_node_says_why_it_does_not_start(
 
 
 def test_a_node_tells_where_it_is_reached(tmp_path: Path) -> None:
-    with start(tmp_path, "--bind", "0.0.0.0", "--advertise", "localhost") as process:
+    given = "--bind", "0.0.0.0", "--advertise", "localhost"
+    with start(tmp_path, *given, identity=Identity.create()) as process:
         assert process.stdout is not None
         assert b'"address": "localhost:' in process.stdout.readline()
         process.communicate(b"", timeout=30)
 
 
-def test_a_certificate_makes_the_connection_private(tmp_path: Path) -> None:
-    certificate, key = _certificate(tmp_path)
-    options = "--tls-cert", str(certificate), "--tls-key", str(key), "--advertise", "localhost"
-    with start(tmp_path, *options) as process:
-        assert process.stdout is not None
-        address = "localhost:" + process.stdout.readline().decode().split("localhost:")[1].split('"')[0]
-        known: dict[str, Any] = {"token": "secret", "pipeline": PIPELINE}
-        private = NodeClient(address, timeout=20, tls_root=certificate.read_bytes(), **known)
-        assert Driver(private).batch({1: 1}).batch_id == 0
-        with pytest.raises(NodeError):
-            NodeClient(address, timeout=5, **known).status()
-        process.communicate(b"", timeout=30)
+BIG = 300 << 20
+impatient = flight.FlightCallOptions(timeout=10)
 
 
-def _certificate(folder: Path) -> tuple[Path, Path]:
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    subprocess.run(
-        [
-            *(
-                "openssl",
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:P-256",
-                "-nodes",
-            ),
-            *("-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return certificate, key
+def test_who_is_not_of_the_run_cannot_fill_the_memory_of_a_node(tmp_path: Path) -> None:
+    with one_node(tmp_path, bind="127.0.0.1") as (nodes, client):
+        assert Driver(client).batch({1: 1}).batch_id == 0
+        assert nodes.identity is not None
+        address, pid, before = nodes.nodes[0].address, nodes.nodes[0].pid, _peak(nodes.nodes[0].pid)
+        stranger = Identity.create()
+        shown = {"cert_chain": stranger.certificate, "private_key": stranger.key}
+        options: dict[str, Any]
+        for scheme, options in (
+            ("grpc", {}),
+            ("grpc+tls", {"disable_server_verification": True}),
+            ("grpc+tls", {"disable_server_verification": True, **shown}),
+        ):
+            outside = flight.FlightClient(f"{scheme}://{address}", **options)
+            with pytest.raises((flight.FlightUnavailableError, flight.FlightTimedOutError)):
+                list(outside.do_action(flight.Action("status", bytes(BIG)), impatient))
+        assert _peak(pid) < before + BIG // 3
+        assert client.status().name == nodes.nodes[0].name
+
+
+def _peak(pid: int) -> int:
+    """The most memory, in bytes, that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found
+    return int(found[1]) << 10

@@ -40,6 +40,7 @@ from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError, StateError
 from tidegate.state import codec
 from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.fleet.sockets import SocketFolder
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.storage import open_storage
 from tidegate.state.node.node import StateNode
@@ -47,6 +48,7 @@ from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.rows import encoded
 from tidegate.state.table.table import NEVER
+from tidegate.state.wire import access
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import decode
@@ -101,7 +103,7 @@ def opened(nodes: LocalNodes) -> Target:
     ticket = driver.begin()
     driver.node.stage(ticket, TABLE.name, 0, written({KEYS[0]: 8}))
     handle = nodes.nodes[0]
-    raw = flight.FlightClient(f"grpc://{handle.address}")
+    raw = access.client(handle.address, None)
     return Target(driver.node, raw, ticket, nodes.token, handle.pid, handle.address)
 
 
@@ -532,8 +534,8 @@ def test_a_task_that_dies_while_it_sends_stages_nothing(target: Target) -> None:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(noise=st.binary(min_size=1, max_size=400), http2=st.booleans())
 def test_noise_on_the_socket_is_survived(target: Target, noise: bytes, http2: bool) -> None:
-    host, _, port = target.address.partition(":")
-    with socket.create_connection((host, int(port)), timeout=5) as connection:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(target.address.removeprefix(access.SOCKET))
         connection.sendall((b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" if http2 else b"") + noise)
     assert target.node.status().name
 
@@ -543,14 +545,16 @@ def small(tmp_path: Path) -> Iterator[NodeClient]:
     """A node with limits that a test can reach, in this process."""
     shard = Shard(open_storage(str(tmp_path / "log")), name="small", scratch=tmp_path)
     holder = StateNode(shard, name="small", staged=3000)
-    service = StateService(
-        holder, pipeline=PIPELINE, token="t", limits=wire.Limits(command=5000, data=2000, staged=3000)
-    )
-    client = NodeClient(f"127.0.0.1:{service.port}", token="t", pipeline=PIPELINE, timeout=20)
+    sockets = SocketFolder()
+    address = f"{access.SOCKET}{sockets.path()}"
+    limits = wire.Limits(command=5000, data=2000, staged=3000)
+    service = StateService(holder, pipeline=PIPELINE, token="t", bind=address, limits=limits)
+    client = NodeClient(address, token="t", pipeline=PIPELINE, timeout=20)
     yield client
     client.close()
     service.shutdown()
     holder.close()
+    sockets.close()
 
 
 def test_requests_with_too_many_rows_are_refused(small: NodeClient) -> None:

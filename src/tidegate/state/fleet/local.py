@@ -20,6 +20,8 @@ from pathlib import Path
 
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.fleet.provider import NodeHandle
+from tidegate.state.fleet.sockets import SocketFolder
+from tidegate.state.wire.access import IDENTITY, OPTIONS, SOCKET, TOKEN, Identity
 from tidegate.state.wire.client import NodeClient
 
 _START = 60.0
@@ -41,7 +43,7 @@ class _Running:
 
 
 class LocalNodes:
-    """`count` nodes, on loopback unless told otherwise. They end with this object, and with this process,
+    """`count` nodes, at Unix sockets unless told otherwise. They end with this object, and with this process,
     however that ends."""
 
     def __init__(
@@ -54,25 +56,32 @@ class LocalNodes:
         backend: str = "columnar",
         memory: int = 1 << 30,
         durable: bool = True,
-        bind: str = "127.0.0.1",
+        bind: str | None = None,
         options: Mapping[str, str] | None = None,
         timeout: float = 30.0,
         prefix: str = "",
     ) -> None:
         """`memory` is for each node, in bytes; `timeout`, in seconds, is how long a live node may take to
-        answer or to work on one request. `prefix` begins the names of the nodes. A node's own words go to
-        `scratch`/NAME.log. When `prefix` is `gN-`, what nodes of smaller N left in `scratch` is removed, but
-        for their newest logs."""
+        answer or to work on one request. `bind` is an address of this machine, for tasks on others; `options`
+        are for the backend and may be secret. `prefix` begins the names of the nodes. A node's own words go
+        to `scratch`/NAME.log. When `prefix` is `gN-`, what nodes of smaller N left in `scratch` is removed,
+        but for their newest logs."""
         self.token = secrets.token_urlsafe(32)
         self._pipeline = pipeline
         self._prefix = prefix
         self._scratch = scratch
         self._timeout = timeout
+        self.identity = Identity.create() if bind is not None else None
+        self._bind = bind
         self._arguments = [
             *("--pipeline", pipeline, "--log", str(log), "--backend", backend, "--memory", str(memory)),
-            *("--bind", bind, "--durable" if durable else "--no-durable"),
-            *(f"--option={key}={value}" for key, value in (options or {}).items()),
+            "--durable" if durable else "--no-durable",
         ]
+        self._secrets = {TOKEN: self.token, OPTIONS: json.dumps(dict(options or {}))}
+        if self.identity is not None:
+            pair = self.identity.certificate, self.identity.key
+            self._secrets[IDENTITY] = json.dumps([part.decode() for part in pair])
+        self._sockets = SocketFolder()
         scratch.mkdir(parents=True, exist_ok=True)
         _tidy(scratch, _generation(prefix))
         self._running: list[_Running] = []
@@ -163,6 +172,8 @@ class LocalNodes:
         self._ended += [running.handle.name for running in leaving]
         while len(self._ended) > _LOGS:
             (self._scratch / f"{self._ended.pop(0)}.log").unlink(missing_ok=True)
+        if not self._running:
+            self._sockets.close()
 
     def _is_dead(self, running: _Running) -> bool:
         if running.process.poll() is not None:
@@ -181,11 +192,12 @@ class LocalNodes:
                 [
                     *(sys.executable, "-P", "-m", "tidegate.state.node.process"),
                     *("--name", name, "--scratch", str(folder), *self._arguments),
+                    *("--bind", self._bind or f"{SOCKET}{self._sockets.path()}"),
                 ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={**os.environ, "TIDEGATE_TOKEN": self.token},
+                env={**os.environ, **self._secrets},
                 # Ctrl-C is the driver's to handle; it still needs its nodes to end the batch.
                 start_new_session=True,
             )
@@ -205,7 +217,13 @@ class LocalNodes:
             )
         told = json.loads(line)
         handle = NodeHandle(told["name"], told["address"], told["pid"])
-        client = NodeClient(handle.address, token=self.token, pipeline=self._pipeline, timeout=self._timeout)
+        client = NodeClient(
+            handle.address,
+            token=self.token,
+            pipeline=self._pipeline,
+            timeout=self._timeout,
+            identity=self.identity,
+        )
         return _Running(handle, process, client, folder)
 
 
@@ -267,3 +285,5 @@ def _kill(running: _Running) -> None:
     running.process.kill()
     running.process.wait()
     shutil.rmtree(running.folder, ignore_errors=True)
+    if running.handle.address.startswith(SOCKET):
+        Path(running.handle.address.removeprefix(SOCKET)).unlink(missing_ok=True)

@@ -125,7 +125,11 @@ class Nodes:
         self._answers: dict[int, PrepareAnswer] = {}
         self._provider = provider
         self._connect = connect or partial(
-            client_for, token=self.token, pipeline=pipeline, timeout=self._timeout
+            client_for,
+            token=self.token,
+            pipeline=pipeline,
+            timeout=self._timeout,
+            identity=provider.identity,
         )
         self._spawn = spawn
         self._sleep = sleep
@@ -209,6 +213,7 @@ class Nodes:
             route=self.route,
             addresses=tuple(node.address for node in self._provider.nodes),
             timeout=self._timeout,
+            identity=self._provider.identity,
             faults=faults.place(),
         )
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tidegate.state.wire.access import Identity
+
 
 @dataclass(frozen=True, slots=True)
 class NodeHandle:
-    """A node that runs. `address` is host:port."""
+    """A node that runs. `address` is unix:PATH or host:port."""
 
     name: str
     address: str
@@ -21,6 +23,8 @@ class NodeProvider(Protocol):
 
     token: str
     """What requests to them carry."""
+    identity: Identity | None
+    """What connections to them show; None if sockets do without."""
 
     @property
     def nodes(self) -> tuple[NodeHandle, ...]:

@@ -1,8 +1,9 @@
 """A state node as a process: `python -m tidegate.state.node.process --help`.
 
 Prints one JSON line, {"name", "address", "pid"}, when it listens. Ends when its standard input does, so that
-it does not outlive the driver that started it, or on SIGTERM. The token is in TIDEGATE_TOKEN: other users of
-the machine can read arguments.
+it does not outlive the driver that started it, or on SIGTERM. Other users of the machine can read arguments,
+so what is secret comes in the environment: the token in TIDEGATE_TOKEN, in TIDEGATE_IDENTITY the certificate
+and key of the run as JSON, in TIDEGATE_OPTIONS those of the backend, also as JSON.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from tidegate.state.node.background import Background
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
+from tidegate.state.wire.access import IDENTITY, OPTIONS, SOCKET, TOKEN, Identity
 from tidegate.state.wire.client import client_for
 from tidegate.state.wire.commands import Limits
 
-TOKEN = "TIDEGATE_TOKEN"
 _WILDCARDS = ("0.0.0.0", "::")
 _GRACE = 3.0
 """Seconds that requests at work have when the node is told to end."""
@@ -67,10 +68,11 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where to reach it")
     given.scratch.mkdir(parents=True, exist_ok=True)
     token = os.environ.pop(TOKEN, "")
-    tls, root = _tls(given)
-    # Other nodes of the pipeline have the same token, and certificates like ours.
+    proof = os.environ.pop(IDENTITY, None)
+    identity = Identity(*(text.encode() for text in json.loads(proof))) if proof else None
+    # Other nodes of the pipeline have the same token and certificate.
     connect = partial(
-        client_for, token=token, pipeline=given.pipeline, timeout=given.peer_timeout, tls_root=root
+        client_for, token=token, pipeline=given.pipeline, timeout=given.peer_timeout, identity=identity
     )
     shard = Shard(
         open_storage(given.log),
@@ -79,7 +81,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         backend=given.backend,
         memory=given.memory,
         durable=given.durable,
-        options=dict(given.option),
+        options=json.loads(os.environ.pop(OPTIONS, "{}")),
         connect=connect,
     )
     limits = Limits(data=given.request_limit)
@@ -89,13 +91,11 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         node,
         pipeline=given.pipeline,
         token=token,
-        bind=given.bind,
-        port=given.port,
-        tls=tls,
+        bind=_at(given.bind, given.port),
+        identity=identity,
         limits=limits,
     )
-    host = given.advertise or given.bind
-    address = f"[{host}]:{service.port}" if ":" in host else f"{host}:{service.port}"
+    address = _at(given.advertise or given.bind, service.port)
     _tell({"name": given.name, "address": address, "pid": os.getpid()})
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
     ended.wait()
@@ -129,15 +129,11 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
     ended.set()
 
 
-def _tls(given: argparse.Namespace) -> tuple[tuple[bytes, bytes] | None, bytes | None]:
-    """Our certificate chain with its key, and what vouches for other nodes; None without TLS."""
-    if bool(given.tls_cert) != bool(given.tls_key):
-        raise StateError("TLS needs both --tls-cert and --tls-key")
-    try:
-        own = (given.tls_cert.read_bytes(), given.tls_key.read_bytes()) if given.tls_cert else None
-        return own, given.tls_root.read_bytes() if given.tls_root else own and own[0]
-    except OSError as error:
-        raise StateError(f"cannot read the certificate or its key: {error}") from error
+def _at(host: str, port: int) -> str:
+    """Where a node listens; a socket is as good as an address."""
+    if host.startswith(SOCKET):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -152,28 +148,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--backend", default="columnar")
     parser.add_argument("--memory", type=int, default=1 << 30, help="bytes that state may take in memory")
-    parser.add_argument("--bind", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--bind", required=True, help="unix:PATH of a socket, or address to listen on")
     parser.add_argument("--advertise", help="host under which others reach it, if not as bound")
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     parser.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument("--option", action="append", default=[], type=_option, metavar="KEY=VALUE")
     parser.add_argument(
         "--request-limit", type=int, default=Limits().data, help="bytes of rows in one request"
     )
     parser.add_argument(
         "--peer-timeout", type=float, default=5.0, help="seconds that another node has to answer"
     )
-    parser.add_argument("--tls-root", type=Path, help="what vouches for other nodes, PEM; else --tls-cert")
-    parser.add_argument("--tls-cert", type=Path, help="certificate chain, PEM")
-    parser.add_argument("--tls-key", type=Path, help="its private key, PEM")
     return parser
-
-
-def _option(text: str) -> tuple[str, str]:
-    key, sign, value = text.partition("=")
-    if not sign or not key:
-        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
-    return key, value
 
 
 if __name__ == "__main__":

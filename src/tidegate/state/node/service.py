@@ -1,7 +1,8 @@
 """A state node on the wire: an Arrow Flight server that checks every request in full before it acts.
 
-A single message is in memory before anything here sees it: Flight offers no bound on one. What comes in
-several messages is counted while it arrives.
+A single message is in memory before anything here sees it: Flight offers no bound on one. So only who is
+let in earlier can send any, see `tidegate.state.wire.access`. What comes in several messages is counted while
+it arrives.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tidegate.state.codec import encoded
 from tidegate.state.node.dispatch import dispatch, wanted
 from tidegate.state.node.node import StateNode
 from tidegate.state.table.table import shown
+from tidegate.state.wire.access import SOCKET, Identity, location
 from tidegate.state.wire.commands import COMMANDS, Call, Limits, decode, operation
 from tidegate.state.wire.flights import batches, to_flight
 
@@ -76,21 +78,25 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
         *,
         pipeline: str,
         token: str,
-        bind: str = "127.0.0.1",
-        port: int = 0,
-        tls: tuple[bytes, bytes] | None = None,
+        bind: str,
+        identity: Identity | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`tls`: certificate chain and private key in PEM."""
+        """`bind` is unix:PATH, or host:port, where port 0 is any that is free; that needs an `identity`."""
         if not token:
             raise StateError("a state node needs a token: set TIDEGATE_TOKEN")
         self._node = node
         self._pipeline = pipeline
         self._limits = limits or Limits()
-        host = f"[{bind}]" if ":" in bind else bind
+        if bind.startswith(SOCKET):
+            identity = None
+        elif identity is None:
+            raise StateError(f"a state node at {bind} needs a certificate: set TIDEGATE_IDENTITY")
         super().__init__(
-            f"{'grpc+tls' if tls else 'grpc'}://{host}:{port}",
-            tls_certificates=[tls] if tls else None,
+            location(bind, identity),
+            tls_certificates=[(identity.certificate, identity.key)] if identity else None,
+            verify_client=identity is not None,
+            root_certificates=identity.certificate if identity else None,
             middleware={"guard": _Guard(token)},
         )
 

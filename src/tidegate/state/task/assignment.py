@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
+from tidegate.state.wire.access import Identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +15,7 @@ class Assignment:
     """What a task of one batch has to know. It is pickled into every task."""
 
     pipeline: str
-    token: str
+    token: str = field(repr=False)
     ticket: Ticket
     before: Ticket | None
     """The attempt by which the batch before was committed in this run; None for the first one."""
@@ -23,4 +24,5 @@ class Assignment:
     addresses: tuple[str, ...]
     """By node."""
     timeout: float
+    identity: Identity | None = field(default=None, repr=False)
     faults: str | None = None

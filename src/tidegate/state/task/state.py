@@ -39,7 +39,11 @@ class TaskState:
         self._groups = assignment.route.groups_in(partition)
         owners = {assignment.route.owners[group] for group in self._groups}
         connect = connect or partial(
-            client_for, token=assignment.token, pipeline=assignment.pipeline, timeout=assignment.timeout
+            client_for,
+            token=assignment.token,
+            pipeline=assignment.pipeline,
+            timeout=assignment.timeout,
+            identity=assignment.identity,
         )
         self._nodes = {owner: connect(assignment.addresses[owner]) for owner in sorted(owners)}
         self._puts: dict[str, pa.Table] = {}

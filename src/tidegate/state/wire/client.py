@@ -15,7 +15,9 @@ from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
 from tidegate.state.codec import decoded
 from tidegate.state.table.keys import Groups
+from tidegate.state.wire import access
 from tidegate.state.wire import commands as wire
+from tidegate.state.wire.access import Identity
 from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
 from tidegate.state.wire.flights import batches, from_flight
 
@@ -28,16 +30,15 @@ class NodeClient:
     """
 
     def __init__(
-        self, address: str, *, token: str, pipeline: str, timeout: float, tls_root: bytes | None = None
+        self, address: str, *, token: str, pipeline: str, timeout: float, identity: Identity | None = None
     ) -> None:
-        """`address` is host:port; `tls_root` the certificates, in PEM, that vouch for the node's."""
+        """`address` is unix:PATH, or host:port, which needs an `identity`."""
         self.address = address
         self._pipeline = pipeline
         self._options = flight.FlightCallOptions(
             timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())]
         )
-        scheme = "grpc+tls" if tls_root else "grpc"
-        self._connection = flight.FlightClient(f"{scheme}://{address}", tls_root_certs=tls_root)
+        self._connection = access.client(address, identity)
 
     def begin(self, command: wire.Begin) -> None:
         self._send(command)
@@ -134,22 +135,22 @@ class NodeClient:
             return reader.read_all()
 
 
-_Place: TypeAlias = tuple[int, str, str, str, float, bytes | None]
+_Place: TypeAlias = tuple[int, str, str, str, float, Identity | None]
 _KEPT = 256
 # Used without a lock, which a fork could leave taken for ever: each step is one operation of a dict.
 _clients: dict[_Place, NodeClient] = {}
 
 
 def client_for(
-    address: str, *, token: str, pipeline: str, timeout: float, tls_root: bytes | None = None
+    address: str, *, token: str, pipeline: str, timeout: float, identity: Identity | None = None
 ) -> NodeClient:
     """A connection that this process keeps: it outlives the task that opened it, and is opened anew after it
     broke. A forked process opens its own."""
     me = os.getpid()
-    place = me, address, token, pipeline, timeout, tls_root
+    place = me, address, token, pipeline, timeout, identity
     client = _clients.get(place)
     if client is None:
-        opened = NodeClient(address, token=token, pipeline=pipeline, timeout=timeout, tls_root=tls_root)
+        opened = NodeClient(address, token=token, pipeline=pipeline, timeout=timeout, identity=identity)
         client = _clients.setdefault(place, opened)
         # A parent's connections stay untouched in a forked process: closing them here could disturb it.
         mine = [known for known in list(_clients) if known[0] == me]

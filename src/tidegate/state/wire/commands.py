@@ -25,7 +25,10 @@ MAX_COMMAND = 16 << 20
 
 Call = Literal["action", "put", "get", "exchange"]
 """How a command travels: alone, with rows, for rows, or with rows for rows."""
-Address: TypeAlias = Annotated[str, Like(re.compile(r"[A-Za-z0-9._:%\[\]-]{1,255}:[0-9]{1,5}"), "host:port")]
+Address: TypeAlias = Annotated[
+    str,
+    Like(re.compile(r"[A-Za-z0-9._:%\[\]-]{1,255}:[0-9]{1,5}|unix:/[A-Za-z0-9._/-]{1,106}"), "host:port"),
+]
 
 
 @dataclass(frozen=True, slots=True)
