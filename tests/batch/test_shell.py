@@ -31,6 +31,7 @@ class World:
     folder: Path
     job_fails: int = 0
     publish_fails: int = 0
+    watermark: Watermark = field(default_factory=lambda: Watermark({"source-1": 1.0}, {}))
     attempts: list[Ticket] = field(default_factory=list)
     published: list[tuple[int, str]] = field(default_factory=list)
     slept: list[float] = field(default_factory=list)
@@ -42,7 +43,7 @@ class World:
         return Batches(
             ledger=ledger,
             nodes=None,
-            watermark=Watermark({"source-1": 1.0}, {}),
+            watermark=self.watermark,
             garbage=Garbage(ledger, None, 3),
             publish=self.publish,
             tries=3,
@@ -149,3 +150,33 @@ def test_any_number_of_instructions_run_at_once() -> None:
         return protocol.Published(0)
 
     assert len(side_by_side(do, [protocol.Publish(number) for number in range(count)])) == count
+
+
+def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
+    world = World(tmp_path, watermark=Watermark({"source-1": 1.0}, {}, reach=4_000_000))
+    batches = world.batches()
+    found = [batches.open]
+    batches.run(0, CUT, world.job)
+    found.append(batches.open)
+    outcome = batches.run(1, {"source-1": Cut(10, 10)}, world.job)
+    assert outcome is not None
+    assert (outcome.watermark, outcome.idle) == (9_000_000, ("source-1",))
+    assert [*found, batches.open] == [False, True, False]
+    assert (batches.time.closed, batches.time.watermark) == (9_000_000, 9_000_000), "and stays there"
+
+
+def test_silence_is_counted_by_planned_times_while_one_driver_runs(tmp_path: Path) -> None:
+    def silent(batches: Batches, batch_id: int, planned_at: int) -> float:
+        batches.run(batch_id, {"source-1": Cut(batch_id, batch_id + 1)}, world.job, planned_at=planned_at)
+        last = Ledger(tmp_path).last
+        assert last is not None
+        assert last.planned_at == planned_at
+        return last.silent["quiet"]
+
+    world = World(tmp_path, watermark=Watermark({"source-1": 1.0, "quiet": 0.0}, {}))
+    first = world.batches()
+    assert [silent(first, number, 1000 * number) for number in range(3)] == [0.0, 1.0, 2.0]
+    world.watermark = first.watermark
+    second = world.batches()
+    assert silent(second, 3, 900_000) == 2.0, "nobody listened meanwhile"
+    assert silent(second, 4, 900_500) == 2.5

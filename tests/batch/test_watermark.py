@@ -34,3 +34,35 @@ def test_it_never_goes_back(newest: list[int]) -> None:
         assert before is None or mark.micros >= before
         before = mark.micros
     assert before == max(newest) - SECOND
+
+
+def test_a_silent_source_is_not_waited_for_until_it_speaks_again() -> None:
+    mark = Watermark({"a": 0.0, "b": 0.0}, {"a": SECOND, "b": SECOND}, idle=30.0)
+    for number in range(1, 4):
+        assert (mark.micros, mark.idle_sources) == (SECOND, ())
+        mark = mark.advance({"a": number * 10 * SECOND}, passed=10.0)
+    assert (mark.micros, mark.idle_sources) == (30 * SECOND, ("b",))
+    mark = mark.advance({"b": 2 * SECOND}, passed=10.0)
+    assert (mark.micros, mark.idle_sources) == (2 * SECOND, ())
+
+
+def test_a_source_that_was_never_heard_is_not_waited_for_either() -> None:
+    mark = Watermark({"a": 0.0, "b": 0.0}, {}, idle=10.0)
+    mark = mark.advance({"a": SECOND}, passed=5.0)
+    assert mark.micros is None
+    assert mark.advance({"a": 2 * SECOND}, passed=5.0).micros == 2 * SECOND
+
+
+def test_when_all_are_silent_everything_is_closed() -> None:
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "b": SECOND}, idle=10.0, reach=4 * SECOND)
+    mark = mark.advance({}, passed=10.0)
+    assert mark.idle_sources == ("a", "b")
+    assert mark.micros == mark.end == 13 * SECOND
+
+
+def test_the_end_is_past_every_window_and_timer() -> None:
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND}, reach=4 * SECOND)
+    assert mark.end == 13 * SECOND, "b was never heard"
+    assert mark.advance({}, furthest=20 * SECOND).advance({}, furthest=SECOND).end == 20 * SECOND
+    assert Watermark({"a": 0.0}, {"a": SECOND}).end is None, "nothing waits"
+    assert Watermark({"a": 0.0}, {}, reach=1).end is None, "nothing was seen"

@@ -56,6 +56,7 @@ def finished(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     settings = {
         "engine.interval": "100 ms",
         "engine.checkpoint": str(folder),
+        "engine.close_at_end": False,
         "admission.initial_rows": 500,
         "admission.max_rows": 500,
     }

@@ -39,6 +39,9 @@ FORM: dict[str, Any] = {
     "receipts": {"files:/out": {"rows": 3, "files": ["a"]}},
     "limit": 500,
     "watermark": 900_000,
+    "furthest": 950_000,
+    "planned_at": 1_700_000_000_000,
+    "silent": {"source-1": 1.5},
     "state": {
         "batch_id": 7,
         "groups": 4,
@@ -66,6 +69,9 @@ ENTRY = Entry(
     meaning={"count": {"n": "count()"}},
     route=Route(3, (0, 0, 1, 1), (0, 0, 1, 1)),
     configured=(2, 2),
+    furthest=950_000,
+    planned_at=1_700_000_000_000,
+    silent={"source-1": 1.5},
 )
 
 

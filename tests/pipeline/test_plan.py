@@ -197,6 +197,18 @@ def test_keyed_steps_are_declared_and_drawn() -> None:
     assert "n = count(), top = max(value)" in str(p)
 
 
+def test_what_waits_for_the_watermark_adds_up_along_the_way() -> None:
+    p = tg.Pipeline("reach")
+    left = readings(p)
+    left.key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    assert p.plan().reach is None
+    right = readings(p)
+    windows = left.key_by("id").window(tg.sliding("4 s", every="2 s")).aggregate(n=tg.agg.count())
+    windows.key_by("n").window(tg.session("3 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    left.interval_join(right, on="id", before="60 s", after="5 s").sink(tg.sinks.Discard())
+    assert p.plan().reach == 7_000_002, "two steps, each of which waits until its moment is past"
+
+
 def test_declaring_needs_neither_pyspark_nor_a_jvm() -> None:
     code = """
 import sys, tidegate as tg

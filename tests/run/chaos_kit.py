@@ -74,6 +74,7 @@ class Left:
     rows: Mapping[str, Counter[tuple[object, ...]]]
     state: Mapping[tuple[str, int], tuple[bytes, ...]]
     batches: int
+    """Those with rows."""
 
 
 def left(folder: Path, checkpoint: Path) -> Left:
@@ -92,7 +93,8 @@ def left(folder: Path, checkpoint: Path) -> Left:
         }
         shard.close()
     rows = {name: Counter(map(tuple, _rows(folder / name))) for name in _TABLES}
-    return Left(rows, state, last.batch_id + 1)
+    closing = all(cut.start == cut.end for cut in last.cut.values())
+    return Left(rows, state, last.batch_id + (0 if closing else 1))
 
 
 def _rows(place: Path) -> Iterator[tuple[object, ...]]:
@@ -231,7 +233,7 @@ def quick_start() -> str:
     with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
         folder, draft = Path(scratch), Path(scratch) / "draft.jsa"
         with Driver(folder, 2, java=f"{SMALL} -XX:ArchiveClassesAtExit={draft}") as running:
-            await_that(lambda: last_batch(folder) == 1 or not running.alive, "both batches were committed")
+            await_that(lambda: last_batch(folder) >= 1 or not running.alive, "both batches were committed")
             java = [part.pid for part in parts(running.process.pid) if part.kind == "jvm"]
             assert running.wait() == 0, running.said
         # Java writes when it ends, and that is after its driver.

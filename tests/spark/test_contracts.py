@@ -61,6 +61,7 @@ class Story:
     cuts: list[Any] = field(default_factory=list)
     """As the offset log had them in each batch."""
     observed: list[Any] = field(default_factory=list)
+    planned: list[int | None] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     idle_reported: threading.Event = field(default_factory=threading.Event)
 
@@ -99,6 +100,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
         story.rows.append(compute(batch))
         story.cuts.append(running.offsets(batch_id))
         story.observed.append(running.observed())
+        story.planned.append(running.planned_at(batch_id))
         running.limit([Limit("rows", 3), Limit("files", 2)])
 
     with watching(spark, story):
@@ -175,6 +177,7 @@ def test_contract_OffsetSeqLog_files(story: Story) -> None:
     """offsets/N: the second line tells when the batch was planned, and each further one is an offset."""
     files = CheckpointFiles(story.checkpoint)
     planned = [files.planned_at(number) for number in (0, 1, 2)]
+    assert [at and at.timestamp() * 1000 for at in planned[:2]] == story.planned
     assert planned[2] is None
     assert planned[0] is not None
     assert planned[1] is not None
@@ -190,12 +193,20 @@ def test_contract_FileStreamSourceLog_files(story: Story) -> None:
 
 
 def test_contract_CommitLog_files(story: Story, spark: SparkSession, tmp_path: Path) -> None:
-    """commits/N and metadata: Spark goes on from a copy with the last two batches, after the last of them."""
+    """commits/N and metadata: Spark goes on from a copy with the last two batches, after the last of them.
+
+    offsets/N: a batch that is planned there with the cut of the one before runs first, without rows."""
     copy = tmp_path / "spark"
     CheckpointFiles(story.checkpoint).copy(copy, 1, settle=0)
     assert sorted(path.name for path in (copy / "commits").iterdir() if path.name.isdigit()) == ["0", "1"]
     ids = [json.loads((folder / "metadata").read_bytes())["id"] for folder in (story.checkpoint, copy)]
     assert ids[0] != ids[1]
+    before = CheckpointFiles(copy).planned_at(1)
+    assert [CheckpointFiles(copy).plan_empty(2) for _ in range(2)] == [True, False]
+    planned = CheckpointFiles(copy).planned_at(2)
+    assert before is not None
+    assert planned is not None
+    assert planned > before
     rows = sensors(15).load(spark, parallelism=2, first_rows=10).selectExpr("cast(id as string) as value")
     lines = spark.readStream.text(str(story.checkpoint.parent / "texts"))
     taken: list[tuple[int, int]] = []
@@ -208,7 +219,7 @@ def test_contract_CommitLog_files(story: Story, spark: SparkSession, tmp_path: P
     )
     query.awaitTermination(120)
     assert str(query.id) == ids[1]
-    assert taken == [(2, 2)]
+    assert taken == [(2, 0), (3, 2)]
 
 
 def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:

@@ -147,6 +147,17 @@ def test_the_live_view_shows_what_it_does_not_know_as_a_dash() -> None:
     assert "watermark" not in text
 
 
+def test_a_source_that_is_silent_is_named() -> None:
+    quiet = replace(batch(0), silent={"doors": 75.0, "lamps": 2.0, "gates": 12.0}, idle=("doors",))
+    stream = io.StringIO()
+    with LinesView(stream) as lines:
+        lines(quiet)
+    for text in (drawn(LiveView, quiet, width=200), stream.getvalue()):
+        assert "doors silent for 1 m 15 s (not waited for)" in text
+        assert "gates silent for 12 s" in text
+        assert "lamps" not in text
+
+
 def test_the_live_view_does_not_know_a_latency_below_zero() -> None:
     text = drawn(LiveView, replace(batch(1), latency_p50=-3.0, latency_p99=-1.0), width=80)
     (row,) = [line for line in text.splitlines() if "latency" in line]

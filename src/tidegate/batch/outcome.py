@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
@@ -39,6 +39,10 @@ class Outcome:
     tries: int
     kept: Kept | None = None
     """What it left in the state nodes; None without state."""
+    idle: tuple[str, ...] = ()
+    """Sources that its watermark did not wait for."""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Source with event time -> seconds that it has been silent, once it has missed a batch."""
 
     @property
     def arrived(self) -> Arrived:

@@ -82,8 +82,13 @@ class Batches:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
 
-    def run(self, batch_id: int, cut: Mapping[str, Cut], job: Job) -> Outcome | None:
+    def run(
+        self, batch_id: int, cut: Mapping[str, Cut], job: Job, *, planned_at: int | None = None
+    ) -> Outcome | None:
         """Carry one batch through; None when it had been committed before.
+
+        One whose cut is empty closes all that is open: Spark makes none without rows, so it was planned for
+        that. `planned_at`: when a batch was planned, in milliseconds since 1970.
 
         Raises BatchError when it failed as often as it may, FencedError when another driver has taken over.
         """
@@ -93,7 +98,7 @@ class Batches:
             _Batch(self, batch_id, cut, job, entry).carry_out()
             return None
         self.ledger.check_next(batch_id)
-        batch = _Batch(self, batch_id, cut, job, None)
+        batch = _Batch(self, batch_id, cut, job, None, planned_at)
         batch.carry_out()
         self.garbage.collect(
             batch.kept.manifest if batch.kept else None, self.nodes.route.version if self.nodes else 0
@@ -109,19 +114,34 @@ class Batches:
     def time(self) -> Time:
         """The event time of the next batch. It never goes back, not even after a restart with more grace."""
         closed = self.ledger.last.watermark if self.ledger.last else None
-        known = [micros for micros in (closed, self.watermark.micros) if micros is not None]
-        return Time(closed, max(known, default=None))
+        return Time(closed, _later(closed, self.watermark.micros))
+
+    @property
+    def open(self) -> bool:
+        """Whether something may wait for the watermark that a closing batch would have."""
+        last, end = self.ledger.last, self.watermark.end
+        return last is not None and end is not None and (last.watermark is None or last.watermark < end)
 
 
 class _Batch:
     """One batch on its way."""
 
     def __init__(
-        self, batches: Batches, batch_id: int, cut: Mapping[str, Cut], job: Job, entry: Entry | None
+        self,
+        batches: Batches,
+        batch_id: int,
+        cut: Mapping[str, Cut],
+        job: Job,
+        entry: Entry | None,
+        planned_at: int | None = None,
     ) -> None:
         self._of, self._id, self._cut, self._job = batches, batch_id, cut, job
         self._committed = entry
-        self._time = batches.time
+        self._planned_at = planned_at
+        self._time, self._idle = batches.time, batches.watermark.idle_sources
+        if cut and all(part.start == part.end for part in cut.values()):
+            self._time = Time(self._time.closed, _later(self._time.watermark, batches.watermark.end))
+            self._idle = tuple(batches.watermark.graces)
         self._phases: dict[str, float] = {}
         self._tries = 1
         self._written: Written | None = None
@@ -156,6 +176,8 @@ class _Batch:
             phases=self._phases,
             tries=self._tries,
             kept=self.kept,
+            idle=self._idle,
+            silent={name: since for name, since in self._of.watermark.silent.items() if since > 0},
         )
 
     def _do(self, instruction: Instruction) -> Event:
@@ -216,8 +238,10 @@ class _Batch:
         of, written, nodes = self._of, self._written, self._of.nodes
         assert written is not None
         newest = {name: seen.newest for name, seen in written.seen.items() if seen.newest is not None}
-        advanced = of.watermark.advance(newest)
         kept = nodes.kept(self._id, self._time.watermark) if nodes else None
+        advanced = of.watermark.advance(
+            newest, passed=self._passed(), furthest=kept.furthest if kept else None
+        )
         durable = nodes is None or nodes.durable
         of.ledger.append(
             Entry(
@@ -233,11 +257,24 @@ class _Batch:
                 durable=durable,
                 route=nodes.route if nodes else None,
                 configured=of.configured,
+                furthest=advanced.furthest,
+                planned_at=self._planned_at,
+                silent=advanced.silent,
             )
         )
         of.watermark, self.kept = advanced, kept
         if nodes and kept:
             nodes.committed(ticket, kept.manifest)
+
+    def _passed(self) -> float:
+        """Seconds from when the batch before was planned to when this one was; 0 if another driver ran that
+        one, since nobody listened in between."""
+        last, now = self._of.ledger.last, self._planned_at
+        if last is None or last.generation != self._of.ledger.generation:
+            return 0.0
+        if now is None or last.planned_at is None:
+            return 0.0
+        return max(0.0, (now - last.planned_at) / 1000)
 
     def _publish(self) -> Event:
         done = self._committed or self._written
@@ -295,3 +332,8 @@ class _Batch:
         start = time.perf_counter()
         yield
         self._phases[phase] = max(self._phases.get(phase, 0.0), time.perf_counter() - start)
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    """The later of two moments; one that is not known does not count."""
+    return max((moment for moment in (one, other) if moment is not None), default=None)

@@ -33,7 +33,8 @@ def run(
         str | None, typer.Option("--for", metavar="DURATION", help="Stop after this time.")
     ] = None,
     until_done: Annotated[
-        bool, typer.Option("--until-done", help="Stop when every source has been read to its end.")
+        bool,
+        typer.Option("--until-done", help="Stop when every source is at its end; open windows are closed."),
     ] = False,
     at: Annotated[
         list[str] | None,

@@ -79,6 +79,11 @@ class EngineSettings(Section):
     deadline: Annotated[Duration | None, Field(description=f"{_SPAN}, more than zero, or none")] = None
     """A Spark job that takes longer is presumed hung: it is cancelled and the batch tried again, with twice
     the time."""
+    idle: Annotated[Duration | None, Field(description=f"{_SPAN}, more than zero, or none")] = None
+    """A source with event time that has been silent for this long does not hold back the watermark. When all
+    are silent, everything that is open is closed. None waits for ever."""
+    close_at_end: Switch = True
+    """Whether `--until-done` closes at its end everything that is open: windows, sessions, joins, timers."""
     checkpoint: Annotated[
         str,
         Field(min_length=1, description="a folder; {pipeline} in it is the name"),

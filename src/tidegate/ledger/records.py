@@ -53,6 +53,12 @@ class Entry:
     """Who owned and worked on which key groups."""
     configured: tuple[int, int] | None = None
     """State nodes and parallelism that the configuration asked for."""
+    furthest: int | None = None
+    """The latest moment for which a window or timer has waited up to and with this batch."""
+    planned_at: int | None = None
+    """When Spark planned the batch, in milliseconds since 1970."""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Source -> seconds of silence up to and with this batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,9 @@ def encode(record: Entry | Generation) -> bytes:
         "receipts": dict(record.receipts),
         "limit": record.limit,
         "watermark": record.watermark,
+        "furthest": record.furthest,
+        "planned_at": record.planned_at,
+        "silent": dict(record.silent),
         "state": None if record.durable else {"durable": False},
         "route": None,
     }

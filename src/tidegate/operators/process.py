@@ -19,10 +19,10 @@ from tidegate.operators.kit.spans import RowNumbers, numbers, whole
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
 from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
+from tidegate.pipeline.keyed_step import TIMER
 from tidegate.state.table.keys import same
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 
-TIMER = "timer"
 _STATE = "state."
 
 

@@ -10,6 +10,9 @@ from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.step import Mode, Schema, Step
 from tidegate.pipeline.window import EventTime, Window
 
+TIMER = "timer"
+"""The column of a `process` step's state that says when its function is to be called."""
+
 Keys: TypeAlias = tuple[tuple[str, str], ...]
 """Pairs (column on the left, column on the right)."""
 
@@ -56,6 +59,10 @@ class Aggregate(KeyedStep):
     def windows(self) -> Window | None:
         return self.window
 
+    @property
+    def waits(self) -> float | None:
+        return self.window.length if self.window and self.mode == "append" else None
+
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
         return self.window.event_time if self.window and self.mode == "append" else None
 
@@ -87,6 +94,10 @@ class WindowJoin(_Join):
     def windows(self) -> Window:
         return self.window
 
+    @property
+    def waits(self) -> float:
+        return self.window.length
+
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime:
         return self.window.event_time
 
@@ -106,6 +117,10 @@ class IntervalJoin(_Join):
     kind = "interval_join"
     needs_time = True
 
+    @property
+    def waits(self) -> float:
+        return self.after
+
     def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
         """None: it holds rows back for longer than a window after it would wait."""
 
@@ -121,6 +136,7 @@ class _Lookup(KeyedStep):
     """Each row of the first input leaves, with what is known from the second."""
 
     emits = None
+    waits = 0.0
 
     @property
     def forwards(self) -> tuple[Step, ...]:
@@ -182,6 +198,10 @@ class Process(KeyedStep):
     state_schema: Schema
     output_schema: Schema
     kind = "process"
+
+    @property
+    def waits(self) -> float | None:
+        return 0.0 if TIMER in str(self.state_schema) else None
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")

@@ -81,9 +81,10 @@ class Pipeline:
     ) -> Summary:
         """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration` seconds, or `until_done`.
 
-        `until_done` ends when the sources have nothing more to give. Without `config` it is loaded
-        from `tidegate.toml` and the environment; without `listeners` the view of the configuration
-        shows each batch. Goes on from the checkpoint when there is one.
+        `until_done` ends when the sources have nothing more to give, and closes what is open: windows,
+        sessions, joins and timers. Without `config` it is loaded from `tidegate.toml` and the environment;
+        without `listeners` the view of the configuration shows each batch. Goes on from the checkpoint
+        when there is one.
         """
         if declared.get() is not None:
             raise RunRequested(self)

@@ -36,6 +36,21 @@ class Plan:
             yield above
             yield from self.upstream(above)
 
+    @property
+    def reach(self) -> int | None:
+        """Microseconds that the watermark has to be past the newest event time before all has left that waits
+        for it, but for timers; None if no step waits for the watermark.
+
+        One step may wait for what another one has held back, and each for a watermark past its moment.
+        """
+        if all(step.waits is None for step in self.steps):
+            return None
+        found: dict[Step, int] = {}
+        for step in self.steps:
+            own = 0 if step.waits is None else round(step.waits * 1e6) + 1
+            found[step] = own + max((found[above] for above in step.inputs), default=0)
+        return max(found.values())
+
     def check(self) -> None:
         """Raise a PipelineError for the first step that cannot run."""
         if not self.sources:

@@ -69,6 +69,12 @@ class Step:
         return self.windows is not None
 
     @property
+    def waits(self) -> float | None:
+        """Seconds that the watermark has to be past the event time of a row before all that follows from the
+        row has left; None for a step that waits for no watermark. Timers come on top."""
+        return None
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns that its rows are keyed by for the step after it."""
         return ()

@@ -41,6 +41,11 @@ class Window(ABC):
         """One short phrase, e.g. `tumbling 4 s`."""
 
     @property
+    @abstractmethod
+    def length(self) -> float:
+        """Seconds from an event to the end of the last window that the event alone makes, at most."""
+
+    @property
     def event_time(self) -> EventTime:
         """The event time of what is computed per window: the last moment that the window holds."""
         return EventTime(END, -1)
@@ -56,6 +61,10 @@ class Tumbling(Window):
     def every(self) -> float:
         return self.size
 
+    @property
+    def length(self) -> float:
+        return self.size
+
     def describe(self) -> str:
         return f"tumbling {self.size:g} s"
 
@@ -67,6 +76,10 @@ class Sliding(Window):
     size: float
     every: float
 
+    @property
+    def length(self) -> float:
+        return self.size
+
     def describe(self) -> str:
         return f"sliding {self.size:g} s every {self.every:g} s"
 
@@ -76,6 +89,10 @@ class Session(Window):
     """Windows per key that end when nothing came for `gap`."""
 
     gap: float
+
+    @property
+    def length(self) -> float:
+        return self.gap
 
     @property
     def event_time(self) -> EventTime:

@@ -19,6 +19,7 @@ from tidegate.batch.watermark import Watermark
 from tidegate.cluster.provider import Cluster
 from tidegate.config import Config
 from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.run import recovery
@@ -100,10 +101,7 @@ def opened(
         batches = Batches(
             ledger=ledger,
             nodes=nodes,
-            watermark=Watermark(
-                {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
-                last.event_times if last else {},
-            ),
+            watermark=_watermark(plan, config, last),
             garbage=garbage,
             publish=outputs.publish,
             tries=config.engine.tries,
@@ -136,6 +134,17 @@ def opened(
             if nodes and steered
             else None,
         )
+
+
+def _watermark(plan: Plan, config: Config, last: Entry | None) -> Watermark:
+    return Watermark(
+        {s.name: seconds(s.source.grace) for s in plan.sources if s.source.event_time is not None},
+        last.event_times if last else {},
+        silent=last.silent if last else {},
+        furthest=last.furthest if last else None,
+        idle=seconds(config.engine.idle) if config.engine.idle else None,
+        reach=plan.reach,
+    )
 
 
 def _admission(config: Config, interval: float, limit: int | None) -> Admission | None:

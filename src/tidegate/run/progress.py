@@ -66,6 +66,11 @@ class BatchProgress:
     """Keys looked up that their node had to ask the old owner for: state is on the move."""
     rescale: str | None = None
     """The phase of the rescale under way; None without one."""
+    idle: tuple[str, ...] = ()
+    """Sources that the watermark did not wait for: they have been silent for `engine.idle`, or are at their
+    end."""
+    silent: Mapping[str, float] = field(default_factory=dict)
+    """Source with event time -> seconds that it has been silent, once it has missed a batch."""
 
     def as_json(self) -> dict[str, Any]:
         """The same as JSON values; moments in ISO 8601."""

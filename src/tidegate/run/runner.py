@@ -33,6 +33,7 @@ from tidegate.spark import session
 from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import reason
+from tidegate.units import seconds
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,10 @@ class Runner:
         self._failure: BaseException | None = None
         self._busy = threading.Lock()
         self._outcomes: dict[int, Outcome] = {}
+        self._pause = threading.Event()
+        """Set while the query is to end so that a closing batch can be planned."""
+        self._heard = time.monotonic()
+        """When a batch last had rows, or the run began."""
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
         for listener in listeners:
@@ -103,7 +108,7 @@ class Runner:
         with watching(self._spark, self), ExitStack() as stack:
             query = self._started_query(stack)
             self._wait(query, duration)
-            while self._is_lost(query):
+            while self._is_closing(query) or self._is_lost(query):
                 query = self._started_query(stack)
                 self._wait(query, duration)
             self._finish(query)
@@ -136,6 +141,23 @@ class Runner:
         self._stopping.set()
         with suppress(Exception):  # Spark may be gone; whatever led here is told.
             query.stop()
+
+    def _is_closing(self, query: StreamingQuery) -> bool:
+        """Whether the query has paused for a batch that closes all that is open, and is to be started again.
+
+        Spark makes no batch without rows. But one that is planned and has not run it takes up when it starts.
+        """
+        if not self._pause.is_set() or self._stopping.is_set():
+            return False
+        self._settle(query)
+        self._pause.clear()
+        last = self._batches.ledger.last
+        if self._failure is not None or last is None:
+            return False
+        assert self._query is not None
+        # If Spark has planned a batch meanwhile, rows have come: they come first.
+        self._query.checkpoint.plan_empty(last.batch_id + 1)
+        return True
 
     def _is_lost(self, query: StreamingQuery) -> bool:
         """Whether Spark ended the query outside of a batch, as it does when the process of a Python source
@@ -171,7 +193,7 @@ class Runner:
         assert self._query is not None
         self._begin()
         with self._busy:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._pause.is_set():
                 # Its cut is in Spark's log: the next run takes it up again.
                 raise _StopRequestedError
             try:
@@ -180,7 +202,8 @@ class Runner:
                 started = time.perf_counter()
                 cut = planned(self._query, self._opened.translation.sources, batch_id)
                 job = partial(self._opened.jobs.run, rows, cut, self._query)
-                outcome = self._batches.run(batch_id, cut, job)
+                planned_at = self._query.planned_at(batch_id)
+                outcome = self._batches.run(batch_id, cut, job, planned_at=planned_at)
             except RestartRequestedError:
                 raise
             except Exception as error:
@@ -197,13 +220,14 @@ class Runner:
             self._began = time.monotonic()
 
     def _wait(self, query: StreamingQuery, duration: float | None) -> None:
-        while query.isActive and not self._stopping.wait(0.05):
+        while query.isActive and not self._stopping.wait(0.05) and not self._pause.is_set():
             if duration is None or self._began is None:
                 continue
             if time.monotonic() >= self._began + duration:
                 self.stop("duration")
 
-    def _finish(self, query: StreamingQuery) -> None:
+    def _settle(self, query: StreamingQuery) -> None:
+        """End the query between two batches."""
         if query.isActive:
             with self._busy:
                 pass
@@ -213,6 +237,9 @@ class Runner:
                 time.sleep(0.01)
         query.stop()
         drain_listener_bus(self._spark)
+
+    def _finish(self, query: StreamingQuery) -> None:
+        self._settle(query)
         failure, error = self._failure, query.exception()
         if failure is None and error is not None and not self._stopping.is_set():
             failure = QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}")
@@ -243,6 +270,7 @@ class Runner:
         nodes, kept = self._batches.nodes, outcome.kept
         batch_seconds = report.seconds["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
+        self._heard = time.monotonic() if rows_in else self._heard
         self._intake.moved(report.positions)
         self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
         progress = BatchProgress(
@@ -281,6 +309,8 @@ class Runner:
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,
             rescale=self._rescaler.phase if self._rescaler else None,
+            idle=outcome.idle,
+            silent=outcome.silent,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
         for listener in list(self._listeners):
@@ -309,7 +339,14 @@ class Runner:
     def idle(self) -> None:
         """A trigger found nothing to do."""
         self._begin()
-        if self._until_done and not self._outcomes and self._intake.done:
+        if self._outcomes or self._pause.is_set():
+            return
+        done = self._until_done and self._intake.done
+        engine, silent = self._opened.config.engine, time.monotonic() - self._heard
+        silent_for_long = engine.idle is not None and silent >= seconds(engine.idle)
+        if self._batches.open and (silent_for_long or (done and engine.close_at_end)):
+            self._pause.set()
+        elif done:
             self.stop("done")
 
 

@@ -34,6 +34,15 @@ class CheckpointFiles:
         except (OSError, ValueError, KeyError, IndexError, TypeError):
             return None
 
+    def plan_empty(self, batch_id: int) -> bool:
+        """Plan a batch that ends where the one before it did. Spark runs it, without rows, when the query
+        starts the next time. False when the batch is planned already. Spark must not be running the query."""
+        text = (self.folder / "offsets" / str(batch_id - 1)).read_text(encoding="utf-8")
+        version, settings, *ends = text.splitlines()
+        now = {**json.loads(settings), "batchTimestampMs": round(time.time() * 1000)}
+        planned = "\n".join([version, json.dumps(now, separators=(",", ":")), *ends])
+        return create(self.folder / "offsets" / str(batch_id), planned.encode())
+
     def source_files(self, source: int, offset: Any) -> tuple[str, ...]:
         """The files that a file source took in the batch with this offset; none for other sources."""
         if not isinstance(offset, dict) or "logOffset" not in offset:

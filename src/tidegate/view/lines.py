@@ -10,6 +10,7 @@ from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
 from tidegate.view.figures import count, rate, span
 from tidegate.view.output import Output
+from tidegate.view.silence import silences
 from tidegate.view.totals import summary_rows
 from tidegate.view.trend import trend
 from tidegate.view.view import Clock, View
@@ -70,6 +71,7 @@ class LinesView(View):
             parts.append(f"catching up in batches of {span(last.catching_up)}")
         if last.state_rows:
             parts.append(f"state {count(last.state_rows)} rows")
+        parts += silences(last)
         if self._tally.late:
             parts.append(f"late {count(self._tally.late)}")
         if self._tally.dead_letters:

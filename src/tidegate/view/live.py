@@ -18,6 +18,7 @@ from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
 from tidegate.view.chatter import Chatter
 from tidegate.view.figures import amount, count, rate, span, sparkline
+from tidegate.view.silence import silences
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import lag_slope, trend
 from tidegate.view.view import Clock, View
@@ -152,6 +153,7 @@ class LiveView(View):
             facts.append(f"watermark {span(max(0.0, behind))} behind")
         if last.state_rows:
             facts.append(f"state {count(last.state_rows)} rows, {amount(last.state_bytes)}")
+        facts += silences(last)
         if self._tally.late:
             facts.append(f"late {count(self._tally.late)}")
         if last.tries > 1:

@@ -68,6 +68,8 @@ class Kept:
     bytes: int
     """What the log grew by."""
     arrived: Arrived = field(default_factory=Arrived)
+    furthest: int | None = None
+    """The latest moment for which a window or timer of this batch waits, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,7 @@ class Nodes:
             rows=sum(rows for a in answers for parts in a.tables.values() for rows in parts.values()),
             bytes=sum(answer.bytes for answer in answers),
             arrived=_arrived(answers),
+            furthest=max((a.furthest for a in answers if a.furthest is not None), default=None),
         )
 
     def committed(self, ticket: Ticket, manifest: StateManifest) -> None:

@@ -153,6 +153,7 @@ class StateNode:
                 prepared.bytes,
                 {group: int(self._load[group]) for group in np.flatnonzero(self._load).tolist()},
                 self._shard.arrived(),
+                prepared.furthest,
             )
             self._fence = after
             self._staging.clear()

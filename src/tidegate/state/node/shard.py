@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +33,7 @@ from tidegate.state.node.backends.migrating import Migrating
 from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
-from tidegate.state.table.table import DUE, HASH, StateTable
+from tidegate.state.table.table import DUE, HASH, NEVER, StateTable
 
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be
@@ -55,6 +55,8 @@ class Prepared:
     rows: int
     """Rows in the run of the batch; 0 when it has none."""
     bytes: int
+    furthest: int | None
+    """See `wire.PrepareAnswer.furthest`."""
 
 
 class Shard:
@@ -270,7 +272,7 @@ class Shard:
         runs = (*now.runs, new) if new else now.runs
         kept = {known.name: rows for known, rows in content}
         figures = (new.rows, new.bytes) if new else (0, 0)
-        prepared = Prepared(batch_id, watermark, kept, runs, *figures)
+        prepared = Prepared(batch_id, watermark, kept, runs, *figures, _furthest(content))
         with self._lock:
             self._pending = prepared
         return prepared
@@ -367,6 +369,12 @@ def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
     """Whether these describe the same state of some groups."""
     one, other = one.restricted(groups), other.restricted(groups)
     return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)
+
+
+def _furthest(content: Sequence[tuple[StateTable, pa.Table]]) -> int | None:
+    """The latest moment for which rows of value tables wait. Buffers are about what may still come."""
+    dues = [rows[DUE].to_numpy() for table, rows in content if table.kind == "value"]
+    return max((int(due[due < NEVER].max()) for due in dues if (due < NEVER).any()), default=None)
 
 
 def _check_held(hashes: Hashes, mine: Groups, count: int) -> None:

@@ -198,6 +198,8 @@ class PrepareAnswer:
     """What came from other nodes since the last answer: `demand_keys`, `demand_bytes`, `background_keys`,
     `background_bytes`; `groups_left` that are not all here; keys of `get` that were answered here (`local`)
     and by asking another node (`remote`)."""
+    furthest: int | None = None
+    """The latest `_due` among the rows of value tables, but for those that stay: windows and timers."""
 
 
 @dataclass(frozen=True, slots=True)
