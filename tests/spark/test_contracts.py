@@ -92,6 +92,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     stream = rows.observe("sensors", F.count("*").alias("rows")).union(
         lines.observe("files", F.count("*").alias("rows"))
     )
+    stream = stream.observe("clock", F.max(F.unix_millis(F.current_timestamp())).alias("now"))
     story = Story(folder / "spark")
     started = threading.Event()
 
@@ -127,10 +128,15 @@ def test_contract_StreamExecution_offsetLog(story: Story) -> None:
 
 def test_contract_StreamExecution_lastExecution(story: Story) -> None:
     """The metrics observed in a batch are complete once its rows have been computed."""
-    assert story.observed == [
-        {"sensors": {"rows": 10}, "files": {"rows": 1}},
-        {"sensors": {"rows": 3}, "files": {"rows": 2}},
+    assert [(seen["sensors"], seen["files"]) for seen in story.observed] == [
+        ({"rows": 10}, {"rows": 1}),
+        ({"rows": 3}, {"rows": 2}),
     ]
+
+
+def test_contract_CurrentBatchTimestamp(story: Story) -> None:
+    """In a streaming query the current time is the one that the offset log has for the batch."""
+    assert [seen["clock"]["now"] for seen in story.observed] == story.planned
 
 
 def test_contract_StreamExecution_uniqueSources(story: Story) -> None:

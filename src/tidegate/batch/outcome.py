@@ -59,6 +59,11 @@ class Outcome:
         return sum(seen.unreadable for seen in self.seen.values())
 
     @property
+    def ahead(self) -> Mapping[str, int]:
+        """Source -> rows among the dead letters whose event time was too far ahead."""
+        return {name: seen.ahead for name, seen in self.seen.items() if seen.ahead}
+
+    @property
     def latency_p50(self) -> float | None:
         """From event to visible output: the mean of the sources' medians, by rows."""
         timed = [(seen.rows, seen.median) for seen in self.seen.values() if seen.median is not None]

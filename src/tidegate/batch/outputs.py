@@ -33,7 +33,7 @@ class Outputs:
         """Those of a plan, closed at the end of the block or when one does not open."""
         sinks: dict[SinkStep | SourceStep, Sink] = {step: step.sink for step in plan.sinks}
         for source in plan.sources:
-            if source.source.fallible:
+            if source.fallible:
                 sinks[source] = Files(dead_letters / source.name, format="json")
         writers: dict[SinkStep | SourceStep, SinkWriter] = {}
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.

@@ -82,6 +82,9 @@ class EngineSettings(Section):
     idle: Annotated[Duration | None, Field(description=f"{_SPAN}, more than zero, or none")] = None
     """A source with event time that has been silent for this long does not hold back the watermark. When all
     are silent, everything that is open is closed. None waits for ever."""
+    ahead: Annotated[Duration | None, Field(description=f"{_SPAN}, more than zero, or none")] = "1 day"
+    """A row whose event time is further ahead of the time at which its batch was planned goes to the dead
+    letters, and does not move the watermark. None takes any time."""
     close_at_end: Switch = True
     """Whether `--until-done` closes at its end everything that is open: windows, sessions, joins, timers."""
     checkpoint: Annotated[

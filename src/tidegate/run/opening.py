@@ -78,6 +78,7 @@ def opened(
         parallelism=parallelism,
         first_rows=admission.limit if admission else None,
         groups=recovery.key_groups(ledger.last, config),
+        ahead=config.engine.ahead,
     )
     dead_letters = folder / "dead-letters"
     if config.dead_letters.path is not None:

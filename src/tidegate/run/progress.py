@@ -66,6 +66,8 @@ class BatchProgress:
     """Keys looked up that their node had to ask the old owner for: state is on the move."""
     rescale: str | None = None
     """The phase of the rescale under way; None without one."""
+    ahead: int = 0
+    """Rows among the dead letters whose event time was too far ahead (`engine.ahead`)."""
     idle: tuple[str, ...] = ()
     """Sources that the watermark did not wait for: they have been silent for `engine.idle`, or are at their
     end."""

@@ -26,6 +26,7 @@ from tidegate.rescale.rescaler import RestartRequestedError
 from tidegate.run import checkpoint as checkpoints
 from tidegate.run import compute, opening, signals
 from tidegate.run.controls import RunControls
+from tidegate.run.lateness import Lateness
 from tidegate.run.opening import Opened
 from tidegate.run.progress import BatchProgress, Listener, SteeringListener
 from tidegate.run.summary import StoppedBy, Summary, Tally
@@ -97,6 +98,7 @@ class Runner:
         """Set while the query is to end so that a closing batch can be planned."""
         self._heard = time.monotonic()
         """When a batch last had rows, or the run began."""
+        self._lateness = Lateness()
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
         for listener in listeners:
@@ -309,12 +311,34 @@ class Runner:
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,
             rescale=self._rescaler.phase if self._rescaler else None,
+            ahead=sum(outcome.ahead.values()),
             idle=outcome.idle,
             silent=outcome.silent,
         )
         log.debug("batch %d: %s", outcome.batch_id, progress)
+        self._warn_of_times(outcome, progress)
         for listener in list(self._listeners):
             self._tell(listener, progress)
+
+    def _warn_of_times(self, outcome: Outcome, progress: BatchProgress) -> None:
+        for source, rows in outcome.ahead.items():
+            log.warning(
+                "batch %d: %d rows of %s have an event time that is more than %s ahead; they are in %s",
+                outcome.batch_id,
+                rows,
+                source,
+                self._opened.config.engine.ahead,
+                self._opened.dead_letters / source,
+            )
+        if self._lateness.is_alarming(progress.rows_in, progress.late):
+            log.warning(
+                "batch %d: nearly all rows of the last batches came too late: the watermark is %s. If a "
+                "wrong event time has moved it there, stop the pipeline and set it back with "
+                "`tidegate state watermark %s --reset TIME`",
+                outcome.batch_id,
+                progress.watermark,
+                self._opened.folder,
+            )
 
     def _tell(self, listener: Listener, progress: BatchProgress) -> None:
         try:

@@ -46,10 +46,13 @@ class Seen:
 
     rows: int
     unreadable: int = 0
+    """Those with a time too far ahead, too."""
     newest: int | None = None
     oldest_percent: int | None = None
     """The event time that one in a hundred rows is older than."""
     median: int | None = None
+    ahead: int = 0
+    """Rows whose event time is too far ahead of the batch."""
 
 
 class Source(ABC):

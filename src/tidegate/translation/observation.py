@@ -12,6 +12,10 @@ from pyspark.sql.types import TimestampType
 from tidegate.errors import PipelineError
 from tidegate.pipeline.step import SourceStep, Step
 from tidegate.sources.source import RAW, REASON, Seen
+from tidegate.units import seconds
+
+_AHEAD = "the event time "
+"""What the reason of a row with a time too far ahead begins with."""
 
 
 def readable(step: Step, frame: DataFrame) -> DataFrame:
@@ -21,7 +25,7 @@ def readable(step: Step, frame: DataFrame) -> DataFrame:
     return frame
 
 
-def observed(step: SourceStep, load: Callable[[], DataFrame]) -> DataFrame:
+def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None) -> DataFrame:
     """See what enters; the early quantiles of event time become the late ones of latency."""
     frame, event_time = load(), step.source.event_time
     if event_time is not None:
@@ -35,13 +39,33 @@ def observed(step: SourceStep, load: Callable[[], DataFrame]) -> DataFrame:
     if step.source.countable:
         return frame
     measures = [F.count(F.lit(1)).alias("rows")]
-    if step.source.fallible:
-        measures.append(F.count(REASON).alias("unreadable"))
     if event_time is not None:
-        micros = F.unix_micros(F.col(event_time))
+        frame = _clocked(frame, event_time, ahead)
+        micros = F.when(F.col(REASON).isNull(), F.unix_micros(F.col(event_time)))
         measures.append(F.max(micros).alias("newest"))
         measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
+        measures.append(F.count_if(F.col(REASON).startswith(_AHEAD)).alias("ahead"))
+    if step.fallible:
+        measures.append(F.count(REASON).alias("unreadable"))
     return frame.observe(step.name, *measures)
+
+
+def _clocked(frame: DataFrame, event_time: str, ahead: str | None) -> DataFrame:
+    """With RAW and REASON, also for rows with an event time that is more than `ahead` of the batch.
+
+    In a streaming query the current time is that at which the batch was planned, also when it runs again.
+    """
+    columns = [F.col(f"`{name}`") for name in frame.columns if name not in (RAW, REASON)]
+    raw, why = (
+        F.col(name) if name in frame.columns else F.lit(None).cast("string") for name in (RAW, REASON)
+    )
+    if ahead is not None:
+        time, now = F.col(f"`{event_time}`"), F.current_timestamp()
+        too_far = why.isNull() & (F.unix_micros(time) > F.unix_micros(now) + round(seconds(ahead) * 1e6))
+        text = (time.cast("string"), F.lit(f" is more than {ahead} ahead of the batch, planned at "))
+        why = F.when(too_far, F.concat(F.lit(_AHEAD), *text, now.cast("string"))).otherwise(why)
+        raw = F.when(too_far, F.to_json(F.struct(*columns))).otherwise(raw)
+    return frame.select(*columns, raw.alias(RAW), why.alias(REASON))
 
 
 def seen(step: SourceStep, start: Any, end: Any, observed: Mapping[str, Mapping[str, Any]]) -> Seen:
@@ -50,4 +74,5 @@ def seen(step: SourceStep, start: Any, end: Any, observed: Mapping[str, Mapping[
         return step.source.seen(start, end)
     found = observed.get(step.name, {})
     oldest, middle = found.get("quantiles") or (None, None)
-    return Seen(found.get("rows") or 0, found.get("unreadable") or 0, found.get("newest"), oldest, middle)
+    rows, unreadable, ahead = (found.get(name) or 0 for name in ("rows", "unreadable", "ahead"))
+    return Seen(rows, unreadable, found.get("newest"), oldest, middle, ahead)

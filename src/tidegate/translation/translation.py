@@ -49,7 +49,14 @@ class Translation:
     """A plan in one Spark session."""
 
     def __init__(
-        self, plan: Plan, spark: SparkSession, *, parallelism: int, first_rows: int | None, groups: int
+        self,
+        plan: Plan,
+        spark: SparkSession,
+        *,
+        parallelism: int,
+        first_rows: int | None,
+        groups: int,
+        ahead: str | None = None,
     ) -> None:
         self._plan = plan
         self._spark = spark
@@ -62,7 +69,7 @@ class Translation:
         self._frames: dict[Step, DataFrame] = {}
         for source in plan.sources:
             load = partial(source.source.load, spark, parallelism=parallelism, first_rows=first_rows)
-            self._frames[source] = _checked(source, partial(observed, source, load))
+            self._frames[source] = _checked(source, partial(observed, source, load, ahead))
         self._probe = dict(self._frames)
         self._event_times: dict[Step, EventTime | None] = {}
         self._for_python: list[StructType] = []
@@ -158,7 +165,7 @@ class Translation:
                 F.col(RAW).alias("raw"),
             )
             for step in self._plan.sources
-            if step.source.fallible
+            if step.fallible
         }
 
     def _analyse(self, step: Step) -> None:
