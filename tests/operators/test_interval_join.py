@@ -16,6 +16,7 @@ from tidegate.errors import PipelineError, Where
 from tidegate.operators import interval_join
 from tidegate.operators.operator import Input
 from tidegate.pipeline import keyed_step as steps
+from tidegate.pipeline.window import EventTime
 from tidegate.testing.states import MemoryState
 
 if TYPE_CHECKING:
@@ -111,6 +112,23 @@ def test_keys_of_different_names_and_types_meet() -> None:
     batch: Batch = [(0, {"id": 2, "t": 1}), (1, {"u": 3, "value": 2.0}), (1, {"u": 3, "value": math.nan})]
     output, *_ = play(near, [arranged(near.sides, batch, spread)], [Time(None, 99)])
     assert output == [{"id": 2, "t": 1, "u": 3, "value": 2.0}]
+
+
+def test_the_event_time_of_a_pair_is_the_later_of_both() -> None:
+    left = given_input("k string, t timestamp, u timestamp")
+    right = given_input("k string, t timestamp", ["k"])
+    found = operator(left, right).output_time(left.event_time)
+    assert found is not None
+    assert found.columns == ("t", "t_right")
+    renamed = given_input("k string, at timestamp", ["k"], "at")
+    assert operator(left, renamed).output_time(left.event_time) == EventTime("t", 0, EventTime("at"))
+    # Pairs of pairs.
+    pairs = Input(left.schema, ("k",), EventTime("t", 0, EventTime("u")))
+    again = operator(pairs, renamed).output_time(pairs.event_time)
+    assert again is not None
+    assert again.columns == ("t", "u", "at")
+    by_time = given_input("t timestamp, v int", ["t"])
+    assert operator(by_time, by_time).output_time(by_time.event_time) == EventTime("t", 0, EventTime("t"))
 
 
 def test_a_stream_without_event_time_is_refused() -> None:

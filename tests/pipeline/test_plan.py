@@ -209,6 +209,27 @@ def test_what_waits_for_the_watermark_adds_up_along_the_way() -> None:
     assert p.plan().reach == 7_000_002, "two steps, each of which waits until its moment is past"
 
 
+def test_rows_that_a_join_has_held_back_are_behind_the_watermark() -> None:
+    p = tg.Pipeline("lag")
+    left, right = readings(p), readings(p)
+    pairs = left.interval_join(right, on="id", before="60 s", after="5 s")
+    wider = pairs.select("id", "timestamp", "timestamp_right").interval_join(left, on="id", after="2 s")
+    counts = wider.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
+    counts.sink(tg.sinks.Discard())
+    plan = p.plan()
+    assert [plan.lag(stream.step) for stream in (pairs, wider, counts)] == [0, 5_000_000, 7_000_000]
+
+
+def test_sessions_are_not_joined_and_the_error_says_why() -> None:
+    p = tg.Pipeline("sessions")
+    left, right = readings(p), readings(p)
+    error = refused(lambda: left.window_join(right, on="id", window=tg.session("4 s")))
+    assert error.where is not None
+    assert error.where.line == line() - 2
+    assert "begin and end at different times" in str(error)
+    assert "interval_join" in str(error)
+
+
 def test_declaring_needs_neither_pyspark_nor_a_jvm() -> None:
     code = """
 import sys, tidegate as tg

@@ -157,6 +157,38 @@ def test_late_rows_are_counted_and_go_to_a_stream_of_their_own(run: Run, tmp_pat
     assert found == [("a", 1), ("a", 2), ("b", 1)], "what is open at the end is closed"
 
 
+def test_windows_after_an_interval_join_miss_no_pair(run: Run, tmp_path: Path) -> None:
+    """Pairs leave up to `after` behind the watermark, and happened at the later of both events."""
+    p = tg.Pipeline("pairs")
+    batches = [
+        [{"id": "a", "at": moment(1), "v": 1}, {"id": "a", "at": moment(2), "v": 2}],
+        [{"id": "x", "at": moment(8), "v": 3}],
+        [{"id": "x", "at": moment(12), "v": 4}],
+        [{"id": "x", "at": moment(30), "v": 5}],
+    ]
+    rows = p.source(lines(tmp_path / "in", batches))
+    pairs = rows.interval_join(rows.select("id", other="at"), on="id", after="10 s")
+    counts = pairs.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
+    counts.sink(tg.sinks.Files(tmp_path / "out"))
+    counts.late().sink(tg.sinks.Files(tmp_path / "late"))
+    _, told = run(p, admission__initial_rows=1, admission__max_rows=1, admission__min_rows=1)
+    assert len(told) == len(batches) + 1, "the last one closes what is open"
+    found = sorted(
+        (row["id"], (row["window_start"] - START).total_seconds(), row["n"]) for row in read(tmp_path / "out")
+    )
+    assert found == [("a", 0, 3), ("x", 8, 1), ("x", 12, 2), ("x", 28, 1)]
+    assert sum(batch.late for batch in told) == 0
+    assert read(tmp_path / "late") == []
+
+
+def test_where_event_time_is_lost_is_told_with_its_line(run: Run) -> None:
+    p = tg.Pipeline("lost")
+    plain = p.source(sensors(10)).select("id", "value")
+    plain.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    with pytest.raises(tg.PipelineError, match=r"the rows of select-1 \(.*test_keyed\.py:\d+\) have none"):
+        run(p)
+
+
 def visits(rows: pa.Table, state: pa.Table, time: object) -> tuple[pa.Table, pa.Table]:
     """How often each sensor was seen, kept by the user's own function."""
     new = rows.group_by("id").aggregate([("id", "count")]).rename_columns(["id", "visits"])

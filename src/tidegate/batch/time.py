@@ -16,6 +16,12 @@ class Time:
     watermark: int | None
     """The watermark of this batch: what is due by then is emitted now."""
 
+    def delayed(self, lag: int) -> Time:
+        """The time of a step whose rows are up to `lag` microseconds behind the watermark."""
+        if not lag:
+            return self
+        return Time(*(None if micros is None else micros - lag for micros in (self.closed, self.watermark)))
+
 
 def moment(micros: int | None) -> datetime | None:
     """An event time for people."""

@@ -63,7 +63,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
         raise PipelineError(f"the key {clash[0]!r} has the same name as a column of this step; rename it")
     read = {aggregate.column for aggregate in step.aggregates.values() if aggregate.column is not None}
     if input.event_time and any(isinstance(partial, Edge) for partial in partials.each):
-        read.add(input.event_time.column)
+        read.update(input.event_time.columns)
     grouped = (step.name, keys, tuple(sorted(read - set(keys.names))), partials)
     window = step.window
     if window is None:

@@ -13,6 +13,7 @@ from tidegate.operators.kit.row_operator import AT, Join, require_event_times, t
 from tidegate.operators.kit.sides import joined, sides
 from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
+from tidegate.pipeline.window import EventTime
 from tidegate.state.table.table import PROBE
 
 
@@ -22,11 +23,20 @@ class IntervalJoin(Join):
 
     Right rows are kept until no left row can need them. A null key joins nothing. Rows without event time
     are left out. A row is dropped and counted as late when it comes after it would have left or been let go.
+    The event time of a pair is the later of both, so pairs are up to `after` behind the watermark.
     """
 
     before: int
     """Microseconds, as is `after`."""
     after: int
+
+    def output_time(self, declared: EventTime | None) -> EventTime | None:
+        left, right = self.sides.each
+        assert declared is not None
+        assert right.event_time is not None
+        # A key that both sides call the same is not among them: it keeps its name.
+        names = dict(zip(right.schema.names, self.output.names[len(left.schema) :], strict=True))
+        return declared.paired(right.event_time.renamed(lambda name: names.get(name, name)))
 
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         lefts, rights = self.sides.split(rows)

@@ -115,6 +115,10 @@ class Operator(ABC):
     def apply(self, rows: pa.Table, state: State, time: Time) -> Result:
         """Rows of one task (as arranged, `_hash` as uint64) to output rows in the `output` schema."""
 
+    def output_time(self, declared: EventTime | None) -> EventTime | None:
+        """Where its output carries the event time. `declared` is what the step says; it knows no columns."""
+        return declared
+
     def finish(self, rows: DataFrame) -> DataFrame:
         """What is left to do in Spark SQL with the rows that leave the tasks."""
         return rows

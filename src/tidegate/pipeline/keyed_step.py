@@ -121,8 +121,13 @@ class IntervalJoin(_Join):
     def waits(self) -> float:
         return self.after
 
-    def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
-        """None: it holds rows back for longer than a window after it would wait."""
+    @property
+    def lags(self) -> float:
+        return self.after
+
+    def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
+        """That of the left row. Only its operator knows by which name the right one has its time."""
+        return known[self.inputs[0]]
 
     def describe(self) -> str:
         return f"{self.how} on {show_keys(self.on)} within -{self.before:g} s .. +{self.after:g} s"

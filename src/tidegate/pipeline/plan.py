@@ -51,6 +51,11 @@ class Plan:
             found[step] = own + max((found[above] for above in step.inputs), default=0)
         return max(found.values())
 
+    def lag(self, step: Step) -> int:
+        """Microseconds that the rows that enter a step may be behind the watermark: a step before it may have
+        held them back. For the step, the watermark is that much earlier."""
+        return max((self.lag(above) + round(above.lags * 1e6) for above in step.inputs), default=0)
+
     def check(self) -> None:
         """Raise a PipelineError for the first step that cannot run."""
         if not self.sources:

@@ -75,6 +75,11 @@ class Step:
         return None
 
     @property
+    def lags(self) -> float:
+        """Seconds that the event time of a row that leaves it may be behind the watermark."""
+        return 0.0
+
+    @property
     def key(self) -> tuple[str, ...]:
         """The columns that its rows are keyed by for the step after it."""
         return ()
@@ -152,7 +157,7 @@ class Select(Step):
 
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
         found = known[self.inputs[0]]
-        return found and EventTime(self._renamed(found.column), found.shift)
+        return found and found.renamed(self._renamed)
 
     def _renamed(self, column: str) -> str:
         """The name that a column has after the select; its own when it is not plainly renamed."""

@@ -11,7 +11,7 @@ from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.keyed_step import Keys
 from tidegate.pipeline.step import ArrowFunction, Expression, Mode, Schema, Step
 from tidegate.pipeline.where import refused
-from tidegate.pipeline.window import Window, length
+from tidegate.pipeline.window import Session, Window, length
 from tidegate.sinks.sink import Sink
 
 if TYPE_CHECKING:
@@ -119,6 +119,13 @@ class Stream(_Declared):
                 "has no window, so its state would grow without bound; pass window=tg.tumbling('4 seconds')",
                 step="window_join",
             )
+        if isinstance(window, Session):
+            raise refused(
+                "takes tumbling and sliding windows: the sessions of two streams begin and end at different "
+                "times, so no two are the same window. interval_join pairs rows that lie close together; or "
+                "union both streams and aggregate the sessions of that",
+                step="window_join",
+            )
         keys = _keys("window_join", on, how)
         return self._then(keyed.WindowJoin, other, name=name, on=keys, window=window, how=how)
 
@@ -132,7 +139,10 @@ class Stream(_Declared):
         how: Literal["inner", "left"] = "inner",
         name: str | None = None,
     ) -> Stream:
-        """Pairs with equal keys whose right event is at most `before` earlier or `after` later."""
+        """Pairs with equal keys whose right event is at most `before` earlier or `after` later.
+
+        The event time of a pair is the later of both.
+        """
         reach = {"before": length(before, "interval_join"), "after": length(after, "interval_join")}
         keys = _keys("interval_join", on, how)
         return self._then(keyed.IntervalJoin, other, name=name, on=keys, how=how, **reach)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tidegate.errors import DurationError
@@ -24,13 +25,30 @@ class EventTime:
     column: str
     shift: int = 0
     """Microseconds: a window happened just before its end."""
+    partner: EventTime | None = None
+    """That of the other row of a pair. A pair happened at the later of both."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All columns that it takes."""
+        return (self.column, *(self.partner.columns if self.partner else ()))
+
+    def renamed(self, name: Callable[[str], str]) -> EventTime:
+        """The same where each column has another name."""
+        return EventTime(name(self.column), self.shift, self.partner and self.partner.renamed(name))
+
+    def paired(self, partner: EventTime) -> EventTime:
+        """That of pairs of such rows with others."""
+        return replace(self, partner=self.partner.paired(partner) if self.partner else partner)
 
     def micros(self, prefix: str = "") -> Column:
-        """The event time in microseconds since 1970, as bigint. `prefix` is put before the column's name."""
+        """The event time in microseconds since 1970, as bigint. `prefix` is put before the columns' names."""
         from pyspark.sql import functions as F
 
         micros = F.unix_micros(F.col(f"{prefix}`{self.column}`"))
-        return micros + self.shift if self.shift else micros
+        micros = micros + self.shift if self.shift else micros
+        # A row without partner has a null there, which does not count.
+        return F.greatest(micros, self.partner.micros(prefix)) if self.partner else micros
 
 
 class Window(ABC):

@@ -26,10 +26,12 @@ def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
     return arranged, operator.finish(rows.mapInArrow(lambda batches: batches, spark_schema(operator.output)))
 
 
-def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool) -> DataFrame:
+def applied(
+    operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool, lag: int
+) -> DataFrame:
     """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks.
 
-    `rows` are narrowed.
+    `rows` are narrowed, and up to `lag` microseconds behind the watermark.
     """
     arranged = operator.arrange(rows, within_partitions)
     route = assignment.route
@@ -42,7 +44,7 @@ def applied(operator: Operator, rows: DataFrame, assignment: Assignment, *, mark
     placed = arranged.repartitionById(route.parallelism, target).toDF(
         *(f"c{place}" for place in range(len(columns)))
     )
-    run = task(operator, assignment, columns, marked=marked)
+    run = task(operator, assignment, columns, marked=marked, lag=lag)
     return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
 
 

@@ -12,6 +12,7 @@ from tidegate.operators.operator import Operator
 from tidegate.state.table.table import HASH
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.state import TaskState
+from tidegate.translation.delay import DelayedState
 
 PARTITION = "_partition"
 """Says which partition a row belongs to, in rows that are there only to say so; null in all others."""
@@ -19,8 +20,9 @@ PARTITION = "_partition"
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool) -> Task:
-    """The function of one keyed step in one batch, for `mapInArrow`. `arranged` are the columns it gets.
+def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool, lag: int) -> Task:
+    """The function of one keyed step in one batch, for `mapInArrow`. `arranged` are the columns it gets, and
+    `lag` is how far its rows may be behind the watermark.
 
     Spark numbers the partitions of a union anew. There (`marked`) each partition gets a row that tells it its
     own number; elsewhere Spark's number is the partition's.
@@ -35,7 +37,8 @@ def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, mar
         faults.reach("task.begin", batch_id)
         rows, partition = _gathered(batches, arranged, marked=marked)
         state = TaskState(assignment, partition, Path(SparkFiles.getRootDirectory()))
-        result = operator.apply(rows, state, assignment.time)
+        seen = DelayedState(state, lag) if lag else state
+        result = operator.apply(rows, seen, assignment.time.delayed(lag))
         faults.reach("task.fetched", batch_id)
         state.stage(operator.tables, result.late)
         faults.reach("task.staged", batch_id)

@@ -77,6 +77,7 @@ class Translation:
         for step in plan.steps:
             if step.role != "sink":
                 self._analyse(step)
+        self._lags = {step: plan.lag(step) for step in plan.steps}
         self._narrowed: set[Step] = set()
         for step in self._handover:
             reader = only_reader(plan, step)
@@ -175,7 +176,9 @@ class Translation:
         schema = readable(step, self._probe[step]).schema
         times = [field.name for field in schema if isinstance(field.dataType, TimestampType)]
         found = step.event_time(self._event_times)
-        self._event_times[step] = found if found is not None and found.column in times else None
+        if isinstance(step, KeyedStep):
+            found = self.operators[step].output_time(found)
+        self._event_times[step] = found if found is not None and {*found.columns} <= {*times} else None
 
     def _probed(self, step: Step) -> DataFrame:
         frames = [readable(above, self._probe[above]) for above in step.inputs]
@@ -183,6 +186,7 @@ class Translation:
             if step.runs_python:
                 self._for_python.append(frames[0].schema)
             return stateless.apply(step, frames)
+        self._check_times(step)
         inputs = [
             Input(frame.schema, step.keys(side), self._event_times[above], self._groups)
             for side, (above, frame) in enumerate(zip(step.inputs, frames, strict=True))
@@ -192,6 +196,26 @@ class Translation:
         arranged, left = probed(operator, _one_frame(frames))
         self._for_python.append(arranged.schema)
         return left
+
+    def _check_times(self, step: KeyedStep) -> None:
+        """Raise a PipelineError that names the step where the event time that this one needs is lost."""
+        if not step.needs_time:
+            return
+        for above in step.inputs:
+            lost = next(
+                (each for each in (above, *self._plan.upstream(above)) if self._loses_time(each)), None
+            )
+            if self._event_times[above] is None and lost is not None:
+                raise PipelineError(
+                    f"works on event time, and the rows of {lost.name} ({lost.where}) have none; keep the "
+                    "timestamp column there, or put this step before it"
+                )
+
+    def _loses_time(self, step: Step) -> bool:
+        """Whether rows with event time enter, and rows without leave."""
+        return self._event_times[step] is None and any(
+            self._event_times[above] is not None for above in step.inputs
+        )
 
     def _build(
         self, step: Step, frames: dict[Step, DataFrame], batch: DataFrame, assignment: Assignment | None
@@ -207,10 +231,14 @@ class Translation:
             rows = _one_frame(inputs) if pair is None else pair
             rows = rows if step in self._narrowed else operator.narrow(rows)
             marked = is_united(self._plan, step)
-            frames[step] = _checked(step, partial(applied, operator, rows, assignment, marked=marked))
+            lag = self._lags[step]
+            frames[step] = _checked(
+                step, partial(applied, operator, rows, assignment, marked=marked, lag=lag)
+            )
         elif isinstance(step, Late):
             assert assignment is not None
-            frames[step] = self._late(step, inputs[0], assignment.time.closed)
+            closed = assignment.time.delayed(self._lags[step.of]).closed
+            frames[step] = self._late(step, inputs[0], closed)
         else:
             frames[step] = _checked(step, partial(stateless.apply, step, inputs))
 
