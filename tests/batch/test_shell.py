@@ -162,6 +162,9 @@ def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
     assert outcome is not None
     assert (outcome.watermark, outcome.idle) == (9_000_000, ("source-1",))
     assert [*found, batches.open] == [False, True, False]
+    batches.watermark = batches.watermark.advance({}, furthest=20_000_000)
+    found.append(batches.open)
+    assert not found[-1], "a timer that sets another one is not waited for"
     assert (batches.time.closed, batches.time.watermark) == (9_000_000, 9_000_000), "and stays there"
 
 

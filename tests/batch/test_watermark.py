@@ -58,6 +58,8 @@ def test_when_all_are_silent_everything_is_closed() -> None:
     mark = mark.advance({}, passed=10.0)
     assert mark.idle_sources == ("a", "b")
     assert mark.micros == mark.end == 13 * SECOND
+    mark = mark.advance({}, furthest=99 * SECOND)
+    assert (mark.micros, mark.end) == (13 * SECOND, 99 * SECOND), "timers may go on for ever"
 
 
 def test_the_end_is_past_every_window_and_timer() -> None:

@@ -118,9 +118,12 @@ class Batches:
 
     @property
     def open(self) -> bool:
-        """Whether something may wait for the watermark that a closing batch would have."""
+        """Whether something may wait for the watermark that a closing batch would have. After such a batch
+        that is only what it has set itself: timers that are to stay."""
         last, end = self.ledger.last, self.watermark.end
-        return last is not None and end is not None and (last.watermark is None or last.watermark < end)
+        if last is None or end is None or _is_closing(last.cut):
+            return False
+        return last.watermark is None or last.watermark < end
 
 
 class _Batch:
@@ -139,7 +142,7 @@ class _Batch:
         self._committed = entry
         self._planned_at = planned_at
         self._time, self._idle = batches.time, batches.watermark.idle_sources
-        if cut and all(part.start == part.end for part in cut.values()):
+        if _is_closing(cut):
             self._time = Time(self._time.closed, _later(self._time.watermark, batches.watermark.end))
             self._idle = tuple(batches.watermark.graces)
         self._phases: dict[str, float] = {}
@@ -332,6 +335,11 @@ class _Batch:
         start = time.perf_counter()
         yield
         self._phases[phase] = max(self._phases.get(phase, 0.0), time.perf_counter() - start)
+
+
+def _is_closing(cut: Mapping[str, Cut]) -> bool:
+    """Whether the batch of that cut has no rows."""
+    return bool(cut) and all(part.start == part.end for part in cut.values())
 
 
 def _later(one: int | None, other: int | None) -> int | None:

@@ -30,11 +30,12 @@ class Watermark:
     def micros(self) -> int | None:
         """Least over the sources of (largest event time - grace); None until each has been heard.
 
-        Silent sources do not count. When all are silent, everything that is open is closed.
+        Silent sources do not count. When all are silent, everything that is open is closed, but for timers:
+        one that sets another one would move the watermark with each batch.
         """
         waited_for = self.graces.keys() - set(self.idle_sources)
         if self.graces and not waited_for:
-            return self.end
+            return self._past_all
         if not waited_for <= self.seen.keys() or not waited_for:
             return None
         return min(self.seen[source] - round(self.graces[source] * 1e6) for source in waited_for)
@@ -49,11 +50,14 @@ class Watermark:
     @property
     def end(self) -> int | None:
         """The watermark that closes all that is open; None if nothing has been seen, or nothing waits."""
+        past_all, furthest = self._past_all, self.furthest
+        return past_all if past_all is None or furthest is None else max(past_all, furthest)
+
+    @property
+    def _past_all(self) -> int | None:
+        """That which closes all but timers."""
         seen = [micros for source, micros in self.seen.items() if source in self.graces]
-        if self.reach is None or not seen:
-            return None
-        closing = max(seen) + self.reach
-        return closing if self.furthest is None else max(closing, self.furthest)
+        return None if self.reach is None or not seen else max(seen) + self.reach
 
     def advance(
         self, newest: Mapping[str, int], *, passed: float = 0.0, furthest: int | None = None
