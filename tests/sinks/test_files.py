@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import errno
-import json
 import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
 
 import tidegate as tg
 from tidegate.errors import PipelineError, SinkError
 from tidegate.sinks.files import _Writer
+from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, SinkWriter
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def opened(out: Path, spark: SparkSession, *, committed: int = -1, pipeline: str
     return writer
 
 
-def attempts(out: Path) -> list[str]:
-    return sorted(folder.name for folder in (out / "data").iterdir())
+def staged(out: Path) -> list[str]:
+    return sorted(folder.name for folder in (out / "_tidegate" / "staged").iterdir())
 
 
 def test_restart_removes_attempts_that_came_to_nothing(
@@ -48,10 +49,11 @@ def test_restart_removes_attempts_that_came_to_nothing(
     writer = opened(out, spark)
     opened(out, spark).write(numbers(0, 1), batch(0, number=0))
     writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
-    writer.write(numbers(1, 2), batch(1))  # committed, but not published
-    writer.write(numbers(2, 3), batch(2))
-    opened(out, spark, committed=1)
-    assert attempts(out) == [str(batch(0, number=1)), str(batch(1))]
+    writer.write(numbers(2, 3), batch(1))
+    assert staged(out) == [str(batch(0, number=0)), str(batch(1))]
+    opened(out, spark, committed=0)
+    assert staged(out) == []
+    assert tg.read(out).num_rows == 1
 
 
 def test_publishing_removes_earlier_tries(
@@ -60,16 +62,16 @@ def test_publishing_removes_earlier_tries(
     writer = opened(out, spark)
     writer.write(numbers(0, 1), batch(0, number=0))
     writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
-    assert attempts(out) == [str(batch(0, number=1))]
+    assert staged(out) == []
 
 
 def test_folder_that_the_driver_cannot_see_is_an_error(
     out: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if an executor on another machine had written one of the files.
-    monkeypatch.setattr("tidegate.sinks.files._count", lambda part: 0 if "part-00001" in part.name else 10)
+    monkeypatch.setattr("tidegate.sinks.files.count", lambda part: 0 if "part-00001" in part.name else 10)
     with pytest.raises(SinkError, match=r"executors wrote 30 rows .* but the driver finds 20"):
-        _Writer(out, "parquet", "suite", remote=True).write(numbers(0, 30), batch(0))
+        _Writer(OutputFolder(out), "parquet", "suite", remote=True).write(numbers(0, 30), batch(0))
 
 
 def test_folder_of_a_longer_run_is_refused(
@@ -79,7 +81,7 @@ def test_folder_of_a_longer_run_is_refused(
     for batch_id in range(3):
         writer.publish(batch_id, writer.write(numbers(0, 1), batch(batch_id)))
     with pytest.raises(
-        SinkError, match="holds batches up to 2, but the checkpoint has committed only up to 0"
+        SinkError, match=r"holds batches up to 2, but the checkpoint ends with batch 0: .*ledger are lost"
     ):
         opened(out, spark, committed=0)
     assert tg.read(out).num_rows == 3
@@ -105,8 +107,9 @@ def test_attempt_that_cannot_be_removed_does_not_stop_the_start(
     with monkeypatch.context() as patched:
         patched.setattr("os.rmdir", still_written)
         opened(out, spark)
+        assert staged(out) == [str(batch(0))]
     opened(out, spark)
-    assert attempts(out) == []
+    assert staged(out) == []
 
 
 @pytest.mark.parametrize("rows", [0, 3])
@@ -114,15 +117,15 @@ def test_output_that_was_removed_is_refused(
     rows: int, out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
-    receipt = writer.write(numbers(0, rows), batch(0))
-    # Committed, but not published.
-    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt, generation=9)
-    writer.publish(0, receipt)
-    tg.sinks.Files(out).open(spark, pipeline="test").recover(0, receipt, generation=9)
+    writer.publish(0, writer.write(numbers(0, 1), batch(0)))
+    receipt = writer.write(numbers(0, rows), batch(1))
+    for _ in range(2):  # Committed, but not published; then published.
+        tg.sinks.Files(out).open(spark, pipeline="test").recover(1, receipt, generation=9)
+        assert tg.read(out).num_rows == 1 + rows
     shutil.rmtree(out)
     restarted = tg.sinks.Files(out).open(spark, pipeline="test")
-    with pytest.raises(SinkError, match=r"output of batches up to 0 is missing from .*a new checkpoint"):
-        restarted.recover(0, receipt, generation=9)
+    with pytest.raises(SinkError, match=r"output of batches up to 1 is missing from .*a new checkpoint"):
+        restarted.recover(1, receipt, generation=9)
 
 
 def test_sink_that_was_added_later_has_no_output_to_miss(
@@ -150,7 +153,7 @@ def test_columns_that_cannot_be_written_are_found_before_the_start(
     with pytest.raises(AnalysisException, match=problem):
         writer.check(stream.selectExpr(*columns))
     writer.check(stream)
-    assert list(out.iterdir()) == []
+    assert staged(out) == []
 
 
 def test_publishing_files_that_are_gone_fails(
@@ -158,7 +161,7 @@ def test_publishing_files_that_are_gone_fails(
 ) -> None:
     writer = opened(out, spark)
     receipt = writer.write(numbers(0, 1), batch(0))
-    (out / receipt["files"][0]).unlink()
+    (out / "_tidegate" / "staged" / str(batch(0)) / receipt["files"][0]).unlink()
     with pytest.raises(SinkError, match="is missing"):
         writer.publish(0, receipt)
 
@@ -196,13 +199,24 @@ def test_reader_never_sees_half_a_batch(
     assert tg.read(out).num_rows == 3000
 
 
+def test_other_readers_see_committed_rows(
+    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(out, spark)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    writer.write(numbers(3, 6), batch(1))
+    assert sorted(pq.read_table(out)["id"].to_pylist()) == [0, 1, 2]
+    assert sorted(row.id for row in spark.read.parquet(str(out)).collect()) == [0, 1, 2]
+    assert [path.suffix for path in out.iterdir() if path.is_file()] == [".parquet"] * 3
+
+
 def test_files_that_no_manifest_names_are_not_read(
     out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.publish(0, writer.write(numbers(0, 3), batch(0)))
     writer.write(numbers(3, 6), batch(1))
-    (out / "_manifests" / ".000000000001.json.half").write_text("{")
+    (out / "_tidegate" / "manifests" / ".000000000001.json.half").write_text("{")
     assert tg.read(out).num_rows == 3
 
 
@@ -248,13 +262,6 @@ def test_reading_what_is_not_there_says_so(tmp_path: Path) -> None:
         tg.read(tmp_path)
 
 
-def test_manifest_of_an_unknown_kind_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "_manifests").mkdir()
-    (tmp_path / "_manifests" / "000000000000.json").write_text(json.dumps({"version": 99}))
-    with pytest.raises(SinkError, match=r"000000000000\.json is not a manifest"):
-        tg.read(tmp_path)
-
-
 def test_path_may_be_a_file_address() -> None:
     assert tg.sinks.Files("file:///data/out%201").location == "files:/data/out 1"
     assert tg.sinks.Files(Path("/data/../data/out")).location == "files:/data/out"
@@ -275,5 +282,5 @@ def test_unknown_format_is_refused() -> None:
 
 def test_place_that_is_a_file_is_refused(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "out").write_text("")
-    with pytest.raises(SinkError, match="cannot create the folder"):
+    with pytest.raises(SinkError, match="cannot write to"):
         tg.sinks.Files(tmp_path / "out").open(spark, pipeline="test")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -21,6 +20,8 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.checkpoint import find, find_log
 from tidegate.run.inspection import check_run
+from tidegate.sinks import output_copy
+from tidegate.sinks.output_folder import OutputFolder
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.storage import Local, Storage
 
@@ -116,16 +117,8 @@ def _bring_run(storage: Storage, name: str, target: Local) -> None:
 
 
 def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
-    """What committed batches wrote; each file is under its batch: `_manifests/N.json`, `data/N-.../...`."""
-    for kind in ("_manifests/*.json", "data/*/part-*"):
-        for path in sorted(source.glob(f"*/{kind}")):
-            numbered = path if kind.startswith("_") else path.parent
-            if int(numbered.name.partition(".")[0].partition("-")[0]) > batch_id:
-                continue
-            copy = target / path.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            with suppress(FileNotFoundError):  # Left by an attempt that came to nothing, and removed.
-                _link(path, copy)
+    for folder in sorted(source.glob("*")):
+        output_copy.copy(OutputFolder(folder), OutputFolder(target / folder.name), batch_id, _link)
 
 
 def _link(source: Path, target: Path) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, overload
 from urllib.parse import unquote, urlsplit
 
 from tidegate.errors import PipelineError, SinkError
-from tidegate.sinks import json_form, manifest
-from tidegate.sinks.manifest import OutputManifest
+from tidegate.sinks import json_form
+from tidegate.sinks.output_folder import OutputFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,43 +47,86 @@ def read(path: str | os.PathLike[str], spark: SparkSession | None = None) -> pa.
     root = local(path)
     if not root.is_dir():
         raise SinkError(f"there is no folder {root}; has the pipeline run, and from this directory?")
-    batches = [manifest.load(place) for _, place in manifest.published(root)]
-    if not batches:
+    folder = OutputFolder(root)
+    chain = folder.chain()
+    if not chain:
         raise SinkError(f"no batch has been committed to {root} yet")
+    files = [folder.data / name for record in chain for name in record.files]
     if spark is not None:
-        return _read_spark(root, batches, spark)
-    return _read_arrow(root, batches)
-
-
-def _read_spark(root: Path, batches: list[OutputManifest], spark: SparkSession) -> DataFrame:
-    from pyspark.sql.types import StructType
-
-    schema = StructType.fromJson(batches[-1].schema)
-    rows = spark.createDataFrame([], schema)
-    for file_format in sorted({batch.format for batch in batches}):
-        files = [str(root / name) for batch in batches if batch.format == file_format for name in batch.files]
-        if files:
-            reader = spark.read.format(file_format).schema(schema).options(**json_form.LINES, mode="FAILFAST")
-            rows = rows.unionByName(reader.load(files))
+        return _read_spark(files, chain[-1].schema, spark)
+    try:
+        rows = _read_arrow(files, chain[-1].schema)
+    except FileNotFoundError as error:
+        raise folder.problem(f"a data file is missing: {error}") from error
+    written = sum(record.header.rows for record in chain)
+    if rows.num_rows != written:
+        raise folder.problem(f"its files hold {rows.num_rows} rows, but {written} were committed")
     return rows
 
 
-def _read_arrow(root: Path, batches: list[OutputManifest]) -> pa.Table:
+def verify(path: str | os.PathLike[str]) -> list[str]:
+    """What is wrong with the output of a `Files` sink, one line each; it may be written meanwhile.
+
+    Looks at every manifest, and for each data file at what it says of its rows.
+    """
+    folder = OutputFolder(local(path))
+    try:
+        chain = folder.chain()
+    except SinkError as error:
+        return [str(error)]
+    problems = []
+    for record in chain:
+        rows = 0
+        for name in record.files:
+            try:
+                rows += count(folder.data / name)
+            except (OSError, ValueError) as error:
+                problems.append(f"{folder.data / name} cannot be read: {error}")
+        if not problems and rows != record.header.rows:
+            span, wanted = record.header.span, record.header.rows
+            problems.append(f"the files of batches {span} in {folder.root} hold {rows} rows, not {wanted}")
+    return problems
+
+
+def count(file: Path) -> int:
+    """How many rows a data file says it has. Raises OSError or ValueError."""
+    if file.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(file).num_rows)
+    with file.open("rb") as lines:
+        return sum(chunk.count(b"\n") for chunk in iter(lambda: lines.read(1 << 20), b""))
+
+
+def _read_spark(files: Sequence[Path], fields: dict[str, Any], spark: SparkSession) -> DataFrame:
+    from pyspark.sql.types import StructType
+
+    schema = StructType.fromJson(fields)
+    rows = spark.createDataFrame([], schema)
+    for suffix in sorted({file.suffix for file in files}):
+        alike = [str(file) for file in files if file.suffix == suffix]
+        reader = spark.read.format(suffix[1:]).schema(schema).options(**json_form.LINES, mode="FAILFAST")
+        rows = rows.unionByName(reader.load(alike))
+    return rows
+
+
+def _read_arrow(files: Sequence[Path], fields: dict[str, Any]) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
     # All that is read from files may be null.
-    schema = to_arrow_schema(StructType.fromJson(batches[-1].schema).toNullable(), timezone="UTC")
+    schema = to_arrow_schema(StructType.fromJson(fields).toNullable(), timezone="UTC")
     tables = [schema.empty_table()]
-    for file_format, alike in groupby(batches, lambda batch: batch.format):
-        files = [root / name for batch in alike for name in batch.files]
-        if file_format == "json":
-            tables += [_load_json(file, schema) for file in files]
-        elif files:
+    for suffix, alike in groupby(files, lambda file: file.suffix):
+        if suffix == ".json":
+            tables += [_load_json(file, schema) for file in alike]
+        else:
             # Spark writes timestamps in the old 96-bit form, without a zone: they are in UTC.
-            found = pq.read_table(files, schema=schema, partitioning=None, coerce_int96_timestamp_unit="us")
+            found = pq.read_table(
+                list(alike), schema=schema, partitioning=None, coerce_int96_timestamp_unit="us"
+            )
             tables.append(found)
     return pa.concat_tables(tables)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
-from collections import defaultdict
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,26 +14,30 @@ from uuid import uuid4
 from tidegate.disk import DISK
 from tidegate.errors import PipelineError, SinkError
 from tidegate.pipeline.where import refused
-from tidegate.sinks import json_form, manifest
-from tidegate.sinks.committed import local
-from tidegate.sinks.manifest import OutputManifest
+from tidegate.sinks import json_form
+from tidegate.sinks.committed import count, local
+from tidegate.sinks.compaction import FAN_IN, compact
+from tidegate.sinks.manifest import Header, Link, OutputManifest
+from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.frames import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DATA = "data"
+log = logging.getLogger(__name__)
+
 _FORMATS = ("parquet", "json")
+_NO_MARKER = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 
 
 @dataclass(frozen=True, slots=True)
 class Files(Sink):
     """Rows as files under `path`, each batch visible once and whole.
 
-    Data files are in `path/data/<attempt>/`. A batch is visible once `path/_manifests/<batch>.json` names
-    its files, and that manifest is created atomically. `tidegate.read(path)` reads what is visible; a reader
-    that takes all files in the folder would also see failed attempts.
+    The data files in the folder are those of committed batches, so any reader of Parquet or JSON may take
+    all of them; the files of a batch come into sight one after the other. `tidegate.read(path)` sees whole
+    batches: one is visible once a manifest in `path/_tidegate`, which other readers skip, names its files.
 
     `path` is a folder that the driver and all executors see under the same name. It belongs to one
     pipeline and its checkpoint: with a new checkpoint, use a new folder.
@@ -52,14 +57,14 @@ class Files(Sink):
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         root = local(self.path)
+        folder = OutputFolder(root)
         try:
             root.mkdir(parents=True, exist_ok=True)
+            folder.prepare()
         except OSError as error:
-            raise SinkError(f"{self.describe()}: cannot create the folder: {error}") from error
-        if not os.access(root, os.W_OK | os.X_OK):
-            raise SinkError(f"{self.describe()}: {root} is not writable; change its owner or its mode")
+            raise SinkError(f"{self.describe()}: cannot write to {root}: {error}") from error
         local_only = str(spark.sparkContext.master).startswith("local")
-        return _Writer(root, self.format, pipeline, remote=not local_only)
+        return _Writer(folder, self.format, pipeline, remote=not local_only)
 
     def describe(self) -> str:
         return f"Files {os.fspath(self.path)} ({self.format})"
@@ -70,27 +75,30 @@ class Files(Sink):
 
 
 class _Writer(SinkWriter):
-    def __init__(self, root: Path, file_format: str, pipeline: str, *, remote: bool) -> None:
-        self._root = root
+    def __init__(self, folder: OutputFolder, file_format: str, pipeline: str, *, remote: bool) -> None:
+        self._folder = folder
         self._remote = remote
         self._format = file_format
         self._pipeline = pipeline
+        self._newest: Link | None = None
         self._attempts: list[Path] = []
+        self._published = 0
+        self._compaction = threading.Thread()
 
     def check(self, rows: DataFrame) -> None:
         # Spark says what it cannot write only when it writes: so let it write no rows, elsewhere.
-        folder = self._root / f".check-{uuid4().hex}"
+        folder = self._folder.staged / f".check-{uuid4().hex}"
         try:
             self._save(rows.sparkSession.createDataFrame([], rows.schema), folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
-        folder = self._root / _DATA / str(attempt)
+        folder = self._folder.staged / str(attempt)
         # Executors of other machines may see another folder under this name; local ones cannot.
         rows, written = counted(rows) if self._remote else (rows, None)
         self._save(rows, folder)
-        counts = {part: _count(part) for part in sorted(folder.glob("part-*"))}
+        counts = {part: count(part) for part in sorted(folder.glob("part-*"))}
         found = sum(counts.values())
         if written is not None and found < written():
             raise SinkError(
@@ -105,79 +113,118 @@ class _Writer(SinkWriter):
         self._attempts.append(folder)
         return {
             "attempt": str(attempt),
-            "format": self._format,
+            "path": str(self._folder.root),
             "rows": found,
-            "files": [str(part.relative_to(self._root)) for part in files],
+            "files": [part.name for part in files],
             "schema": rows.schema.jsonValue(),
+            "after": list(self._newest) if self._newest else None,
         }
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
-        if manifest.path_of(self._root, batch_id).exists():
+        if self._newest is not None and batch_id <= self._newest.batch_id:
             return
-        for name in receipt["files"]:
-            if not (self._root / name).is_file():
-                raise SinkError(f"batch {batch_id} cannot be published: {self._root / name} is missing")
-        OutputManifest(pipeline=self._pipeline, batch_id=batch_id, **receipt).publish(self._root)
-        # What earlier attempts of this run wrote for the batch.
-        for folder in self._attempts:
-            if _batch_of(folder) == batch_id and folder.name != receipt["attempt"]:
+        record = OutputManifest.of_batch(
+            self._pipeline,
+            batch_id,
+            self._newest,
+            rows=receipt["rows"],
+            files=self._moved(batch_id, receipt),
+            schema=receipt["schema"],
+        )
+        if not self._folder.append(record):
+            record = self._folder.load(record.header.span)
+        self._folder.show(record)
+        self._newest = record.header.link
+        for folder in (self._folder.staged / receipt["attempt"], *self._attempts):
+            if _batch_of(folder) <= batch_id:
                 shutil.rmtree(folder, ignore_errors=True)
         self._attempts = [folder for folder in self._attempts if _batch_of(folder) > batch_id]
+        self._published += 1
+        if self._published % FAN_IN == 0:
+            self._compact()
 
     def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
-        visible = dict(manifest.published(self._root))
-        self._check_owner(visible, committed)
-        # A batch without rows has a folder, too.
-        if receipt and committed not in visible and not (self._root / _DATA / receipt["attempt"]).is_dir():
-            raise SinkError(
-                f"the output of batches up to {committed} is missing from {self._root}, but the checkpoint "
-                "continues after them: restore the folder, or start over with a new checkpoint"
-            )
-        attempts: defaultdict[int, list[Path]] = defaultdict(list)
-        for folder in (self._root / _DATA).glob("[0-9]*-*-*"):
-            attempts[_batch_of(folder)].append(folder)
-        for batch_id, folders in attempts.items():
-            if batch_id > committed:
-                orphans = [folder for folder in folders if int(folder.name.split("-")[1]) < generation]
-            elif batch_id in visible and len(folders) > 1:
-                winner = manifest.load(visible[batch_id]).attempt
-                orphans = [folder for folder in folders if folder.name != winner]
-            else:  # the only attempt; or committed but not published, and the ledger knows which it is
-                orphans = []
-            for folder in orphans:
+        headers = self._folder.headers()
+        newest = headers[-1] if headers else None
+        if newest is not None:
+            self._check_owner(newest, committed)
+            self._newest = newest.link
+            # The driver may have ended after the manifest, before its files were in sight.
+            self._folder.show(self._folder.load(newest.span))
+        if receipt and (newest is None or newest.last < committed):
+            self._publish_again(committed, receipt)
+        for folder in self._folder.staged.glob("[0-9]*-*-*"):
+            if int(folder.name.split("-")[1]) < generation:
                 # A driver that was replaced may still write there; the next start finds what is left.
                 shutil.rmtree(folder, ignore_errors=True)
+        self._compact()
+
+    def close(self) -> None:
+        if self._compaction.ident is not None:
+            self._compaction.join()
+
+    def _compact(self) -> None:
+        """Compact in the background, one at a time: what one leaves, the next finds."""
+        if self._compaction.is_alive():
+            return
+
+        def run() -> None:
+            try:
+                compact(self._folder)
+            except Exception as error:
+                log.warning("the output in %s cannot be compacted: %s", self._folder.root, error)
+
+        self._compaction = threading.Thread(target=run, name="compaction", daemon=True)
+        self._compaction.start()
 
     def _save(self, rows: DataFrame, folder: Path) -> None:
         options = json_form.LINES if self._format == "json" else {}
-        rows.write.format(self._format).options(**options).save(str(folder))
+        rows.write.format(self._format).options(**options, **_NO_MARKER).save(str(folder))
 
-    def _check_owner(self, visible: dict[int, Path], committed: int) -> None:
-        if not visible:
-            return
-        latest = max(visible)
-        owner = manifest.load(visible[latest]).pipeline
-        if owner != self._pipeline:
+    def _moved(self, batch_id: int, receipt: Receipt) -> list[str]:
+        """Have the files of a committed batch in the data folder; their names there."""
+        staged, data = self._folder.staged / receipt["attempt"], self._folder.data
+        names = []
+        for number, part in enumerate(receipt["files"]):
+            names.append(f"{receipt['attempt']}-{number:05d}{Path(part).suffix}")
+            try:
+                DISK.rename(staged / part, data / names[-1])
+            except FileNotFoundError:
+                if not (data / names[-1]).is_file():
+                    problem = f"batch {batch_id} cannot be published: {staged / part} is missing"
+                    raise SinkError(problem) from None
+        if names:
+            DISK.sync_folder(data)
+        return names
+
+    def _publish_again(self, committed: int, receipt: Receipt) -> None:
+        """Publish the batch that the checkpoint ends with, if all before it is there."""
+        after = Link(*receipt["after"]) if receipt["after"] else None
+        if after != self._newest:
+            there = f"ends with batch {self._newest.batch_id}" if self._newest else "is not there"
             raise SinkError(
-                f"{self._root} holds the output of pipeline {owner!r}, not of {self._pipeline!r}; "
-                "give each pipeline a folder of its own"
+                f"the output of batches up to {committed} is missing from {self._folder.root}: it {there}, "
+                "but the checkpoint continues after them: restore the folder, or start over with a new "
+                "checkpoint"
             )
-        if latest > committed:
-            # Its next batches would be mistaken for repeats of those and lost.
+        self.publish(committed, receipt)
+
+    def _check_owner(self, newest: Header, committed: int) -> None:
+        if newest.pipeline != self._pipeline:
             raise SinkError(
-                f"{self._root} holds batches up to {latest}, but the checkpoint has committed only up to "
-                f"{committed}: use the checkpoint that wrote them, or another folder, or remove this one"
+                f"{self._folder.root} holds the output of pipeline {newest.pipeline!r}, not of "
+                f"{self._pipeline!r}; give each pipeline a folder of its own"
+            )
+        if newest.last > committed:
+            # Its next batches would be mistaken for repeats of those and lost.
+            ends = f"ends with batch {committed}" if committed >= 0 else "is new"
+            raise SinkError(
+                f"{self._folder.root} holds batches up to {newest.last}, but the checkpoint {ends}: it is "
+                "another checkpoint than the one that wrote them, or an older copy of it, or the newest "
+                "records of its ledger are lost (`tidegate state verify`). Restore the checkpoint; to start "
+                "over, use another folder"
             )
 
 
 def _batch_of(folder: Path) -> int:
     return int(folder.name.partition("-")[0])
-
-
-def _count(part: Path) -> int:
-    if part.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return int(pq.read_metadata(part).num_rows)
-    with part.open("rb") as file:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))

@@ -1,0 +1,50 @@
+"""A copy of an output folder as it was after a batch, taken while the pipeline goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tidegate.sinks.committed import count
+from tidegate.sinks.manifest import Link, OutputManifest
+from tidegate.sinks.output_folder import OutputFolder
+
+
+def copy(
+    source: OutputFolder, target: OutputFolder, batch_id: int, link: Callable[[Path, Path], None]
+) -> None:
+    """Bring what batches up to `batch_id`, a committed one, have written, by `link(file, new name)`.
+
+    Files that are merged over batches cannot be parted again. Raises FileNotFoundError when a file vanishes.
+    """
+    target.prepare()
+    # The batch may not be published yet, or just be: its files are staged, or on their way.
+    for attempt in source.staged.glob(f"{batch_id:012d}-*"):
+        (target.staged / attempt.name).mkdir()
+        for part in attempt.glob("part-*"):
+            with suppress(FileNotFoundError):  # It came to nothing, or is in the data folder by now.
+                link(part, target.staged / attempt.name / part.name)
+    for path in source.data.glob(f"{batch_id:012d}-*"):
+        link(path, target.data / path.name)
+    before: Link | None = None
+    for record in source.chain():
+        files = [name for name in record.files if int(name[:12]) <= batch_id]
+        for name in files:
+            if not (target.data / name).exists():
+                link(source.data / name, target.data / name)
+        if record.header.last > batch_id:
+            if not files:
+                break
+            # It was compacted together with later batches.
+            record = OutputManifest.of_batch(
+                record.header.pipeline,
+                int(files[-1][:12]),
+                before,
+                rows=sum(count(target.data / name) for name in files),
+                files=files,
+                schema=record.schema,
+            )
+        target.append(record)
+        target.show(record)
+        before = record.header.link

@@ -1,0 +1,451 @@
+"""The folder of a files sink without Spark: its chain of manifests, compaction, and crashes at every step."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import tidegate as tg
+from tidegate.disk import Disk
+from tidegate.errors import SinkError
+from tidegate.sinks import compaction, output_copy
+from tidegate.sinks.committed import verify
+from tidegate.sinks.compaction import compact, due
+from tidegate.sinks.files import _Writer
+from tidegate.sinks.manifest import Span, effective
+from tidegate.sinks.output_folder import OutputFolder
+from tidegate.sinks.sink import Attempt, Receipt
+
+SCHEMA = {
+    "type": "struct",
+    "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> OutputFolder:
+    folder = OutputFolder(tmp_path / "out")
+    folder.prepare()
+    return folder
+
+
+def opened(folder: OutputFolder, committed: int = -1, receipt: Receipt | None = None) -> _Writer:
+    writer = _Writer(folder, "parquet", "test", remote=False)
+    writer.recover(committed, receipt, generation=2)
+    writer.close()
+    return writer
+
+
+def written(writer: _Writer, folder: OutputFolder, batch_id: int, *parts: list[int]) -> Receipt:
+    """Stage rows as `write` does, without Spark."""
+    attempt = str(Attempt(batch_id, 1, 0))
+    staged = folder.staged / attempt
+    staged.mkdir()
+    for number, ids in enumerate(parts):
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), staged / f"part-{number}.parquet")
+    newest = writer._newest
+    return {
+        "attempt": attempt,
+        "path": str(folder.root),
+        "rows": sum(map(len, parts)),
+        "files": [f"part-{number}.parquet" for number in range(len(parts))],
+        "schema": SCHEMA,
+        "after": list(newest) if newest else None,
+    }
+
+
+def publish(folder: OutputFolder, batches: range) -> Receipt:
+    """Publish a row per batch, the number of the batch; the receipt of the last one."""
+    headers = folder.headers()
+    writer = opened(folder, headers[-1].last if headers else -1)
+    for batch_id in batches:
+        receipt = written(writer, folder, batch_id, [batch_id])
+        writer.publish(batch_id, receipt)
+    writer.close()
+    return receipt
+
+
+def ids(folder: OutputFolder) -> list[int]:
+    found: list[int] = tg.read(folder.root)["id"].to_pylist()
+    return found
+
+
+def seen_by_others(folder: OutputFolder) -> list[int]:
+    if not any(folder.root.glob("*.parquet")):
+        return []
+    return sorted(pq.read_table(folder.root)["id"].to_pylist())
+
+
+def manifest_of(folder: OutputFolder, batch_id: int) -> Path:
+    return folder.manifests / Span(batch_id, batch_id).name
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_manifest_that_was_deleted_is_noticed(folder: OutputFolder, lost: int) -> None:
+    receipt = publish(folder, range(4))
+    manifest_of(folder, lost).unlink()
+    with pytest.raises(SinkError, match=rf"batch {lost}.*\. Restore the folder from a copy"):
+        tg.read(folder.root)
+    assert any(f"batch {lost}" in problem for problem in verify(folder.root))
+    if lost < 3:
+        with pytest.raises(SinkError, match=rf"batch {lost} was before batch {lost + 1}"):
+            opened(folder, 3, receipt)
+    else:  # The ledger still knows all that the manifest said.
+        opened(folder, 3, receipt)
+        assert ids(folder) == [0, 1, 2, 3]
+
+
+def test_newest_manifests_that_were_deleted_are_noticed_at_the_start(folder: OutputFolder) -> None:
+    receipt = publish(folder, range(4))
+    for lost in (2, 3):
+        manifest_of(folder, lost).unlink()
+    with pytest.raises(SinkError, match=r"batches up to 3 is missing from .*it ends with batch 1"):
+        opened(folder, 3, receipt)
+
+
+@pytest.mark.parametrize("place", [5, -5])
+def test_manifest_that_was_damaged_is_noticed(folder: OutputFolder, place: int) -> None:
+    receipt = publish(folder, range(3))
+    path = manifest_of(folder, 2)
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    for look in (lambda: tg.read(folder.root), lambda: opened(folder, 2, receipt)):
+        with pytest.raises(SinkError, match=r"000000000002\.json .*checksum does not fit"):
+            look()
+    assert any("000000000002.json" in problem for problem in verify(folder.root))
+
+
+def test_manifest_that_was_cut_off_is_noticed(folder: OutputFolder) -> None:
+    publish(folder, range(3))
+    path = manifest_of(folder, 1)
+    for size in (0, 10, path.stat().st_size - 1):
+        os.truncate(path, size)
+        with pytest.raises(SinkError, match=r"000000000001\.json"):
+            tg.read(folder.root)
+
+
+def test_manifest_of_another_output_is_noticed(folder: OutputFolder, tmp_path: Path) -> None:
+    publish(folder, range(3))
+    other = OutputFolder(tmp_path / "other")
+    other.prepare()
+    writer = opened(other)
+    writer.publish(1, written(writer, other, 1, [100]))
+    manifest_of(folder, 1).write_bytes(manifest_of(other, 1).read_bytes())
+    with pytest.raises(SinkError, match="damaged"):
+        tg.read(folder.root)
+
+
+def test_data_file_that_is_missing_is_noticed(folder: OutputFolder) -> None:
+    publish(folder, range(3))
+    assert verify(folder.root) == []
+    lost = sorted(folder.data.iterdir())[1]
+    lost.unlink()
+    with pytest.raises(SinkError, match=lost.name):
+        tg.read(folder.root)
+    assert [lost.name in problem for problem in verify(folder.root)] == [True]
+
+
+def test_data_file_that_lost_rows_is_noticed(folder: OutputFolder) -> None:
+    publish(folder, range(3))
+    table = pa.table({"id": pa.array([], pa.int64())})
+    pq.write_table(table, sorted(folder.data.iterdir())[1])
+    with pytest.raises(SinkError, match="2 rows, but 3 were committed"):
+        tg.read(folder.root)
+    assert verify(folder.root) == [
+        f"the files of batches 000000000001 in {folder.root} hold 0 rows, not 1",
+    ]
+
+
+def test_batches_without_output_leave_no_gap(folder: OutputFolder) -> None:
+    """As dead letters, which only some batches have."""
+    writer = opened(folder, 4)
+    for batch_id in (5, 9, 120):
+        writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
+    assert ids(folder) == [5, 9, 120]
+    assert verify(folder.root) == []
+
+
+def test_place_without_hard_links_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(*_: Any, **__: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(SinkError, match=r"no hard links .*another file system"):
+        OutputFolder(tmp_path / "out").prepare()
+
+
+def test_files_that_are_not_committed_are_out_of_sight(folder: OutputFolder) -> None:
+    publish(folder, range(3))
+    writer = opened(folder, 2)
+    receipt = written(writer, folder, 3, [3], [4])
+    assert seen_by_others(folder) == [0, 1, 2]
+    writer.publish(3, receipt)
+    assert seen_by_others(folder) == [0, 1, 2, 3, 4]
+
+
+# Compaction
+
+
+def test_effective_manifests_are_those_that_no_other_stands_for() -> None:
+    spans = [Span(0, 0), Span(1, 1), Span(0, 1), Span(0, 3), Span(4, 4), Span(4, 5), Span(6, 6)]
+    assert effective(spans) == [Span(0, 3), Span(4, 5), Span(6, 6)]
+
+
+def test_groups_are_due_when_they_are_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 10)
+
+    def single(*numbers: int) -> list[Span]:
+        return [Span(number, number) for number in numbers]
+
+    assert list(due([])) == []
+    assert list(due(single(*range(9)))) == []
+    assert list(due(single(*range(10)))) == [single(*range(10))]
+    assert list(due(single(3, 7, 12))) == [single(3, 7)]
+    assert list(due([Span(0, 9), *single(10)])) == []
+    tens = [Span(start, start + 9) for start in range(0, 100, 10)]
+    assert list(due(tens)) == [tens]
+    assert list(due(tens[:9])) == []
+    assert list(due([Span(0, 57), *single(58, 59, 60)])) == [single(58, 59)]
+
+
+def test_compaction_keeps_the_chain(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(13))
+    compact(folder)
+    assert sorted(folder.spans()) == [Span(0, 8), Span(9, 11), Span(12, 12)]
+    assert ids(folder) == list(range(13))
+    assert verify(folder.root) == []
+    receipt = publish(folder, range(13, 14))
+    opened(folder, 13, receipt)
+    (folder.manifests / Span(9, 11).name).unlink()
+    with pytest.raises(SinkError, match="batch 11 was before batch 12"):
+        tg.read(folder.root)
+    with pytest.raises(SinkError, match="batch 11 was before batch 12"):
+        opened(folder, 13, receipt)
+
+
+def test_compaction_does_not_hide_a_gap(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(folder, range(6))
+    manifest_of(folder, 4).unlink()
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    with pytest.raises(SinkError, match="batch 4 was before batch 5"):
+        compact(folder)
+    with pytest.raises(SinkError, match="batch 4 was before batch 5"):
+        tg.read(folder.root)
+
+
+def test_thousands_of_batches_leave_few_manifests(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files and reads of a start are counted; they stay the same from the first thousands to the last."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    opens = 0
+    header = OutputFolder._header
+
+    def counting(self: OutputFolder, span: Span) -> Any:
+        nonlocal opens
+        opens += 1
+        return header(self, span)
+
+    monkeypatch.setattr(OutputFolder, "_header", counting)
+    writer, after_start = opened(folder), []
+    for batch_id in range(2500):
+        writer.publish(batch_id, written(writer, folder, batch_id))
+        if batch_id % 600 == 550:
+            writer.close()
+            opens = 0
+            writer = opened(folder, batch_id)
+            after_start.append((opens, len(list(folder.manifests.iterdir()))))
+    writer.close()
+    assert max(opens for opens, _ in after_start) <= 3 * compaction.FAN_IN
+    assert max(files for _, files in after_start) <= 2 * compaction.FAN_IN
+    assert list(folder.staged.iterdir()) == []
+    assert verify(folder.root) == []
+    assert folder.headers()[-1].last == 2499
+
+
+def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(1))
+    seen: list[int] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.append(tg.read(folder.root).num_rows)
+
+    reader = threading.Thread(target=look)
+    reader.start()
+    writer = opened(folder, 0)
+    for batch_id in range(1, 300):
+        writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
+        compact(folder)
+    done.set()
+    reader.join()
+    assert seen
+    assert seen == sorted(seen)
+    assert ids(folder) == list(range(300))
+
+
+# Copies
+
+
+@pytest.mark.parametrize("batch_id", [4, 7])
+def test_copy_ends_with_a_batch(
+    folder: OutputFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_id: int
+) -> None:
+    """Wherever compaction has got to meanwhile."""
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(8))
+    compact(folder)
+    assert Span(3, 5) in folder.spans()
+    copied = OutputFolder(tmp_path / "copy")
+    output_copy.copy(folder, copied, batch_id, os.link)
+    publish(copied, range(batch_id + 1, 10))
+    assert ids(copied) == seen_by_others(copied) == list(range(10))
+    assert verify(copied.root) == []
+
+
+def test_copy_has_a_batch_that_is_not_published_yet(folder: OutputFolder, tmp_path: Path) -> None:
+    publish(folder, range(2))
+    writer = opened(folder, 1)
+    receipt = written(writer, folder, 2, [2])
+    for name in ("staged", "moved"):
+        copied = OutputFolder(tmp_path / name)
+        output_copy.copy(folder, copied, 2, os.link)
+        assert ids(copied) == [0, 1]
+        opened(copied, 2, receipt)
+        assert ids(copied) == [0, 1, 2]
+        writer._moved(2, receipt)
+
+
+# Crashes
+
+
+class Crash(BaseException):
+    """The driver ends here."""
+
+
+@contextmanager
+def crash_at(step: int) -> Iterator[None]:
+    """End the driver before its n-th change of the disk."""
+    changes = ("create", "link", "rename", "remove", "sync_folder")
+    originals: dict[str, Callable[..., Any]] = {name: getattr(Disk, name) for name in changes}
+    steps = count()
+
+    def replaced(name: str) -> Callable[..., Any]:
+        def change(*args: Any, **kwargs: Any) -> Any:
+            if next(steps) == step:
+                raise Crash
+            return originals[name](*args, **kwargs)
+
+        return change
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in changes:
+            patch.setattr(Disk, name, replaced(name))
+        yield
+
+
+def crashes(tmp_path: Path, act: Callable[[OutputFolder], Callable[[], None]]) -> Iterator[OutputFolder]:
+    """The folder after a crash at each step of an act, and at last after all of it."""
+    for step in count():
+        folder = OutputFolder(tmp_path / f"out-{step}")
+        folder.prepare()
+        ready = act(folder)
+        try:
+            with crash_at(step):
+                ready()
+        except Crash:
+            yield folder
+        else:
+            assert step > 3
+            yield folder
+            return
+
+
+def test_publishing_survives_a_crash_at_every_step(tmp_path: Path) -> None:
+    receipts: dict[Path, Receipt] = {}
+
+    def act(folder: OutputFolder) -> Callable[[], None]:
+        publish(folder, range(2))
+        writer = opened(folder, 1)
+        receipt = receipts[folder.root] = written(writer, folder, 2, [2], [3])
+        return lambda: writer.publish(2, receipt)
+
+    for folder in crashes(tmp_path, act):
+        assert ids(folder) in ([0, 1], [0, 1, 2, 3])
+        assert set(seen_by_others(folder)) <= {0, 1, 2, 3}
+        restarted = opened(folder, 2, receipts[folder.root])
+        restarted.publish(2, receipts[folder.root])
+        assert ids(folder) == seen_by_others(folder) == [0, 1, 2, 3]
+        assert list(folder.staged.iterdir()) == []
+        restarted.publish(3, written(restarted, folder, 3, [4]))
+        assert ids(folder) == [0, 1, 2, 3, 4]
+        assert verify(folder.root) == []
+
+
+def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(folder: OutputFolder) -> Callable[[], None]:
+        publish(folder, range(9))
+        monkeypatch.setattr(compaction, "FAN_IN", 3)
+        return lambda: compact(folder)
+
+    for folder in crashes(tmp_path, act):
+        assert ids(folder) == seen_by_others(folder) == list(range(9))
+        opened(folder, 8)
+        assert folder.spans() == [Span(0, 8)]
+        publish(folder, range(9, 10))
+        assert ids(folder) == seen_by_others(folder) == list(range(10))
+        assert verify(folder.root) == []
+        monkeypatch.setattr(compaction, "FAN_IN", 100)
+
+
+def test_driver_that_was_replaced_does_no_harm(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It publishes its last batch when its successor has published that and more, and compacted them."""
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    held_up = opened(folder)
+    receipt = written(held_up, folder, 0, [0])
+    successor = opened(folder, 0, receipt)
+    for batch_id in range(1, 3):
+        successor.publish(batch_id, written(successor, folder, batch_id, [batch_id]))
+    compact(folder)
+    held_up.publish(0, receipt)
+    assert ids(folder) == seen_by_others(folder) == [0, 1, 2]
+    compact(folder)
+    assert folder.spans() == [Span(0, 2)]
+
+
+def test_files_are_on_disk_before_the_manifest_names_them(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[tuple[str, str]] = []
+    sync, link = Disk.sync_folder, Disk.link
+
+    def syncing(disk: Disk, place: Path) -> None:
+        sync(disk, place)
+        happened.append(("sync", place.name))
+
+    def linking(disk: Disk, source: Path, target: Path) -> None:
+        link(disk, source, target)
+        happened.append(("link", target.parent.name))
+
+    writer = opened(folder)
+    receipt = written(writer, folder, 0, [0])
+    monkeypatch.setattr(Disk, "sync_folder", syncing)
+    monkeypatch.setattr(Disk, "link", linking)
+    writer.publish(0, receipt)
+    assert happened == [("sync", "data"), ("link", "manifests"), ("sync", "manifests"), ("link", "out")]
