@@ -15,6 +15,8 @@ from pyspark.errors import AnalysisException
 
 import tidegate as tg
 from tidegate.errors import PipelineError, SinkError
+from tidegate.sinks import compaction
+from tidegate.sinks.compaction import Compaction
 from tidegate.sinks.files import _Writer
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, SinkWriter
@@ -71,7 +73,9 @@ def test_folder_that_the_driver_cannot_see_is_an_error(
     # As if an executor on another machine had written one of the files.
     monkeypatch.setattr("tidegate.sinks.files.count", lambda part: 0 if "part-00001" in part.name else 10)
     with pytest.raises(SinkError, match=r"executors wrote 30 rows .* but the driver finds 20"):
-        _Writer(OutputFolder(out), "parquet", "suite", remote=True).write(numbers(0, 30), batch(0))
+        _Writer(Compaction(OutputFolder(out)), "parquet", "suite", remote=True).write(
+            numbers(0, 30), batch(0)
+        )
 
 
 def test_folder_of_a_longer_run_is_refused(
@@ -234,6 +238,32 @@ def test_read_gives_a_data_frame_when_asked(
     assert read.collect() == rows.collect()
 
 
+def test_merged_files_hold_what_spark_has_written(
+    out: Path, spark: SparkSession, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 2)
+    rows = [
+        spark.sql(
+            f"""select {number} id, timestamp'2024-02-29 12:34:56.12345{number}Z' at, X'0{number}' raw,
+                timestamp_ntz'2024-02-29 12:34:56.00000{number}' local, {number}.25BD price,
+                array(named_struct('at', timestamp'1969-12-31 23:59:59.99999{number}Z')) deep, map('k', 1) m"""
+        )
+        for number in range(2)
+    ]
+    writer = tg.sinks.Files(out, compact_to="1 MB").open(spark, pipeline="test")
+    writer.recover(-1, None, generation=1)
+    for number, frame in enumerate(rows):
+        writer.publish(number, writer.write(frame, batch(number)))
+    before, seen = tg.read(out), tg.read(out, spark)
+    Compaction(OutputFolder(out), target=1 << 20).run()
+    assert len(list(out.glob("*.parquet"))) == 1
+    assert tg.read(out).equals(before)
+    written = sorted(rows[0].union(rows[1]).collect())
+    for frame in (seen, tg.read(out, spark), spark.read.parquet(str(out))):
+        assert frame.dtypes == rows[0].dtypes
+        assert sorted(frame.collect()) == written
+
+
 def test_output_without_rows_has_its_columns(
     out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
@@ -278,6 +308,12 @@ def test_unknown_format_is_refused() -> None:
         tg.sinks.Files("out", format="xml")  # type: ignore[arg-type]
     assert caught.value.step == "Files"
     assert caught.value.where is not None
+
+
+@pytest.mark.parametrize("options", [{"compact_to": "large"}, {"keep_replaced": "long"}])
+def test_compaction_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:
+    with pytest.raises(PipelineError, match=r"Files \(declared at .*\): '(large|long)' is not a"):
+        tg.sinks.Files("out", **options)
 
 
 def test_place_that_is_a_file_is_refused(tmp_path: Path, spark: SparkSession) -> None:

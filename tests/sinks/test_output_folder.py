@@ -19,7 +19,7 @@ from tidegate.disk import Disk
 from tidegate.errors import SinkError
 from tidegate.sinks import compaction, output_copy
 from tidegate.sinks.committed import verify
-from tidegate.sinks.compaction import compact, due
+from tidegate.sinks.compaction import Compaction, due
 from tidegate.sinks.files import _Writer
 from tidegate.sinks.manifest import Span, effective
 from tidegate.sinks.output_folder import OutputFolder
@@ -31,6 +31,12 @@ SCHEMA = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _no_power_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drivers end here, machines do not: nothing has to wait for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> OutputFolder:
     folder = OutputFolder(tmp_path / "out")
@@ -39,10 +45,15 @@ def folder(tmp_path: Path) -> OutputFolder:
 
 
 def opened(folder: OutputFolder, committed: int = -1, receipt: Receipt | None = None) -> _Writer:
-    writer = _Writer(folder, "parquet", "test", remote=False)
+    writer = _Writer(Compaction(folder), "parquet", "test", remote=False)
     writer.recover(committed, receipt, generation=2)
-    writer.close()
+    compacted(writer)
     return writer
+
+
+def compacted(writer: _Writer) -> None:
+    """Wait for what is compacted in the background."""
+    writer._compacting.join()
 
 
 def written(writer: _Writer, folder: OutputFolder, batch_id: int, *parts: list[int]) -> Receipt:
@@ -70,7 +81,7 @@ def publish(folder: OutputFolder, batches: range) -> Receipt:
     for batch_id in batches:
         receipt = written(writer, folder, batch_id, [batch_id])
         writer.publish(batch_id, receipt)
-    writer.close()
+    compacted(writer)
     return receipt
 
 
@@ -223,7 +234,7 @@ def test_groups_are_due_when_they_are_complete(monkeypatch: pytest.MonkeyPatch) 
 def test_compaction_keeps_the_chain(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     publish(folder, range(13))
-    compact(folder)
+    Compaction(folder).run()
     assert sorted(folder.spans()) == [Span(0, 8), Span(9, 11), Span(12, 12)]
     assert ids(folder) == list(range(13))
     assert verify(folder.root) == []
@@ -241,7 +252,7 @@ def test_compaction_does_not_hide_a_gap(folder: OutputFolder, monkeypatch: pytes
     manifest_of(folder, 4).unlink()
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     with pytest.raises(SinkError, match="batch 4 was before batch 5"):
-        compact(folder)
+        Compaction(folder).run()
     with pytest.raises(SinkError, match="batch 4 was before batch 5"):
         tg.read(folder.root)
 
@@ -250,7 +261,6 @@ def test_thousands_of_batches_leave_few_manifests(
     folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files and reads of a start are counted; they stay the same from the first thousands to the last."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     opens = 0
     header = OutputFolder._header
 
@@ -264,11 +274,11 @@ def test_thousands_of_batches_leave_few_manifests(
     for batch_id in range(2500):
         writer.publish(batch_id, written(writer, folder, batch_id))
         if batch_id % 600 == 550:
-            writer.close()
+            compacted(writer)
             opens = 0
             writer = opened(folder, batch_id)
             after_start.append((opens, len(list(folder.manifests.iterdir()))))
-    writer.close()
+    compacted(writer)
     assert max(opens for opens, _ in after_start) <= 3 * compaction.FAN_IN
     assert max(files for _, files in after_start) <= 2 * compaction.FAN_IN
     assert list(folder.staged.iterdir()) == []
@@ -277,7 +287,6 @@ def test_thousands_of_batches_leave_few_manifests(
 
 
 def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     publish(folder, range(1))
     seen: list[int] = []
@@ -292,12 +301,135 @@ def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pyte
     writer = opened(folder, 0)
     for batch_id in range(1, 300):
         writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
-        compact(folder)
+        Compaction(folder).run()
     done.set()
     reader.join()
     assert seen
     assert seen == sorted(seen)
     assert ids(folder) == list(range(300))
+
+
+# Merging small files
+
+
+def merging(folder: OutputFolder, grace: float = 3600.0) -> Compaction:
+    return Compaction(folder, target=1 << 20, grace=grace)
+
+
+def test_small_files_are_merged_in_one_step(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(7))
+    merging(folder).run()
+    assert len(list(folder.root.glob("*.parquet"))) == 3
+    assert ids(folder) == seen_by_others(folder) == list(range(7))
+    assert verify(folder.root) == []
+    publish(folder, range(7, 9))
+    merging(folder).run()
+    assert folder.spans() == [Span(0, 8)]
+    assert len(list(folder.root.glob("*.parquet"))) == 1
+    assert ids(folder) == seen_by_others(folder) == list(range(9))
+    assert list(folder.staged.iterdir()) == []
+
+
+def test_reader_of_replaced_files_gets_to_the_end(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(folder, range(3))
+    chain = folder.chain()
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    merging(folder).run()
+    files = [folder.data / name for record in chain for name in record.files]
+    assert pq.read_table(files)["id"].to_pylist() == [0, 1, 2]
+    merging(folder, grace=0.0).run()
+    assert [path for path in files if path.exists()] == []
+    assert list(folder.replaced.iterdir()) == []
+    assert len(list(folder.data.iterdir())) == 1
+    assert ids(folder) == seen_by_others(folder) == [0, 1, 2]
+
+
+def test_files_with_other_columns_are_not_merged(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 4)
+    writer = opened(folder)
+    for batch_id in range(4):
+        receipt = written(writer, folder, batch_id, [batch_id])
+        if batch_id > 1:
+            table = pa.table({"id": pa.array([batch_id], pa.int64()), "word": ["new"]})
+            pq.write_table(table, folder.staged / receipt["attempt"] / "part-0.parquet")
+        writer.publish(batch_id, receipt)
+    merging(folder).run()
+    assert [pq.read_schema(path).names for path in sorted(folder.root.glob("*.parquet"))] == [
+        ["id"],
+        ["id", "word"],
+    ]
+    assert ids(folder) == [0, 1, 2, 3]
+
+
+def test_lines_of_json_are_merged(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    writer = opened(folder)
+    for batch_id in range(3):
+        receipt = written(writer, folder, batch_id, [batch_id])
+        staged = folder.staged / receipt["attempt"]
+        (staged / "part-0.parquet").unlink()
+        (staged / "part-0.json").write_text(f'{{"id":{batch_id}}}\n')
+        writer.publish(batch_id, receipt | {"files": ["part-0.json"]})
+    merging(folder).run()
+    assert [path.read_text() for path in folder.root.glob("*.json")] == ['{"id":0}\n{"id":1}\n{"id":2}\n']
+    assert ids(folder) == [0, 1, 2]
+
+
+def test_merging_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(folder: OutputFolder) -> Callable[[], None]:
+        monkeypatch.setattr(compaction, "FAN_IN", 100)
+        publish(folder, range(4))
+        monkeypatch.setattr(compaction, "FAN_IN", 2)
+        return lambda: merging(folder).run()
+
+    for folder in crashes(tmp_path, act):
+        assert ids(folder) == list(range(4))
+        assert set(seen_by_others(folder)) == set(range(4))
+        merging(folder).run()
+        merging(folder, grace=0.0).run()
+        assert folder.spans() == [Span(0, 3)]
+        assert ids(folder) == seen_by_others(folder) == list(range(4))
+        assert verify(folder.root) == []
+        (record,) = folder.chain()
+        assert sorted(path.name for path in folder.data.iterdir()) == sorted(record.files)
+        assert [*folder.staged.iterdir(), *folder.replaced.glob("[!.]*")] == []
+
+
+def test_driver_that_was_replaced_cannot_commit_a_merge_that_was_cleaned_up(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has merged files and is held up before the manifest; its successor removes what it left behind."""
+    publish(folder, range(3))
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    append = OutputFolder.append
+
+    def held_up(self: OutputFolder, record: Any) -> bool:
+        monkeypatch.setattr(OutputFolder, "append", append)
+        merging(folder).run()
+        return append(self, record)
+
+    monkeypatch.setattr(OutputFolder, "append", held_up)
+    merging(folder).run()
+    assert ids(folder) == seen_by_others(folder) == [0, 1, 2]
+    assert verify(folder.root) == []
+
+
+def test_compaction_ends_when_the_sink_is_closed(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(folder, range(3))
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    writer = _Writer(merging(folder), "parquet", "test", remote=False)
+    writer.close()
+    writer.recover(2, None, generation=2)
+    writer.close()
+    assert len(folder.spans()) == 3
+    assert list(folder.staged.iterdir()) == []
 
 
 # Copies
@@ -310,7 +442,7 @@ def test_copy_ends_with_a_batch(
     """Wherever compaction has got to meanwhile."""
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     publish(folder, range(8))
-    compact(folder)
+    Compaction(folder).run()
     assert Span(3, 5) in folder.spans()
     copied = OutputFolder(tmp_path / "copy")
     output_copy.copy(folder, copied, batch_id, os.link)
@@ -402,7 +534,7 @@ def test_compaction_survives_a_crash_at_every_step(tmp_path: Path, monkeypatch: 
     def act(folder: OutputFolder) -> Callable[[], None]:
         publish(folder, range(9))
         monkeypatch.setattr(compaction, "FAN_IN", 3)
-        return lambda: compact(folder)
+        return lambda: Compaction(folder).run()
 
     for folder in crashes(tmp_path, act):
         assert ids(folder) == seen_by_others(folder) == list(range(9))
@@ -422,10 +554,10 @@ def test_driver_that_was_replaced_does_no_harm(folder: OutputFolder, monkeypatch
     successor = opened(folder, 0, receipt)
     for batch_id in range(1, 3):
         successor.publish(batch_id, written(successor, folder, batch_id, [batch_id]))
-    compact(folder)
+    Compaction(folder).run()
     held_up.publish(0, receipt)
     assert ids(folder) == seen_by_others(folder) == [0, 1, 2]
-    compact(folder)
+    Compaction(folder).run()
     assert folder.spans() == [Span(0, 2)]
 
 

@@ -1,38 +1,161 @@
-"""Compaction of a files sink: few manifests, however many batches.
+"""Compaction of a files sink: few manifests, however many batches, and on request few data files.
 
 Batches are grouped by their number, a hundred at a time, those groups again by hundreds, and so on. Once a
-group is complete, one manifest is created that stands for all of its manifests, and those are removed. Each
-step can be taken again, by the next driver or at the same time by one that was replaced.
+group is complete, one manifest is created that stands for all of its manifests: for readers, that is one
+atomic step. Then what it replaces is removed, data files only after a while, for those who still read them.
+Each step can be taken again, by the next driver or at the same time by one that was replaced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
+from uuid import uuid4
 
 from tidegate.disk import DISK
+from tidegate.ledger.atomic import create
+from tidegate.sinks import small_files
 from tidegate.sinks.manifest import OutputManifest, Span, effective, gap
 from tidegate.sinks.output_folder import OutputFolder
 
 FAN_IN = 100
 _MOST_BYTES = 8 << 20
 """Compaction stops at manifests of this size, so that no step takes long: some 100,000 names of files."""
+_DRAFT = "merge-"
 
 
-def compact(folder: OutputFolder) -> None:
-    """Compact the groups that are complete, and finish what was interrupted.
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How the output in a folder is compacted."""
 
-    Raises SinkError when a manifest is missing or damaged, FileNotFoundError when another driver is at it.
-    """
-    _finish(folder)
-    while (group := _next_group(folder)) is not None:
-        parts = [folder.load(span) for span in group]
+    folder: OutputFolder
+    target: int | None = None
+    """Merge data files up to about this many bytes; None leaves them as they are."""
+    grace: float = 3600.0
+    """Seconds for which data files are kept after others have replaced them."""
+    proceed: Callable[[], None] = lambda: None
+    """Called from time to time; may raise, to end it."""
+
+    def run(self) -> None:
+        """Compact the groups that are complete, finish what was interrupted, remove what nobody reads.
+
+        Raises SinkError when a manifest is missing or damaged; FileNotFoundError when another driver does it.
+        """
+        self._settle_drafts()
+        self._finish()
+        while (group := self._next_group()) is not None:
+            self._compact(self._loaded(group))
+            self._finish()
+        self._remove_replaced()
+
+    def _next_group(self) -> list[Span] | None:
+        def size(span: Span) -> int:
+            return DISK.size(self.folder.manifests / span.name)
+
+        groups = due(effective(self.folder.spans()))
+        return next((group for group in groups if sum(map(size, group)) <= _MOST_BYTES), None)
+
+    def _loaded(self, group: Sequence[Span]) -> list[OutputManifest]:
+        self.proceed()
+        parts = [self.folder.load(span) for span in group]
         headers = [part.header for part in parts]
         if (problem := gap(headers, headers[0].after)) is not None:
-            raise folder.problem(problem)
-        folder.append(OutputManifest.compacted(parts, [name for part in parts for name in part.files]))
-        _finish(folder)
+            raise self.folder.problem(problem)
+        return parts
+
+    def _compact(self, parts: Sequence[OutputManifest]) -> None:
+        files = [name for part in parts for name in part.files]
+        if self.target is None:
+            self.folder.append(OutputManifest.compacted(parts, files))
+            return
+        span = Span(parts[0].header.first, parts[-1].header.last)
+        draft = self.folder.staged / f"{_DRAFT}{span}-{uuid4().hex[:8]}"
+        DISK.make_folder(draft)
+        try:
+            self._merge(files, draft)
+        except Exception:
+            self._drop(draft, keep=())
+            raise
+        record = OutputManifest.compacted(parts, files)
+        self._drop(draft, keep=record.files if self.folder.append(record) else ())
+
+    def _merge(self, files: list[str], draft: Path) -> None:
+        """Put merged files in the place of small ones. Those that are new have a second name in `draft`."""
+        data = self.folder.data
+        for number, run in enumerate(self._runs(files)):
+            # As any data file, it has its first batch in front.
+            merged = f"{draft.name.removeprefix(_DRAFT)}-{number:05d}{Path(run[0]).suffix}"
+            small_files.merge([data / name for name in run], draft / merged, proceed=self.proceed)
+            DISK.link(draft / merged, data / merged)
+            start = files.index(run[0])
+            files[start : start + len(run)] = [merged]
+        DISK.sync_folder(data)
+
+    def _runs(self, files: Sequence[str]) -> list[list[str]]:
+        assert self.target is not None
+        sizes = [(name, DISK.size(self.folder.data / name)) for name in files]
+        return [
+            [path.name for path in group]
+            for run in small_files.runs(sizes, self.target)
+            for group in small_files.alike(self.folder.data / name for name in run)
+            if len(group) > 1
+        ]
+
+    def _settle_drafts(self) -> None:
+        """Merged files that another driver has left are named by a manifest, or never will be."""
+        for draft in self.folder.staged.glob(f"{_DRAFT}*"):
+            _, first, last, _ = draft.name.split("-")
+            span = Span(int(first), int(last))
+            group = [other for other in effective(self.folder.spans()) if span.holds(other)]
+            if len(group) > 1:
+                # That driver may be alive, and about to create this manifest: be the first.
+                parts = self._loaded(group)
+                files = [name for part in parts for name in part.files]
+                self.folder.append(OutputManifest.compacted(parts, files))
+            holder = next(other for other in effective(self.folder.spans()) if other.holds(span))
+            self._drop(draft, keep=self.folder.load(holder).files)
+
+    def _drop(self, draft: Path, *, keep: Sequence[str]) -> None:
+        for name in set(DISK.names(draft)) - set(keep):
+            DISK.remove(self.folder.data / name)
+        shutil.rmtree(draft, ignore_errors=True)
+
+    def _finish(self) -> None:
+        """Remove the manifests that another one stands for, and from sight the data files it replaces."""
+        spans = self.folder.spans()
+        for span in effective(spans):
+            covered = [other for other in spans if other != span and span.holds(other)]
+            if not covered:
+                continue
+            files = set(self.folder.load(span).files)
+            before = {name for other in covered for name in self.folder.load(other).files}
+            self.folder.show(files - before)
+            self._replace(span, sorted(before - files))
+            for other in covered:
+                DISK.remove(self.folder.manifests / other.name)
+
+    def _replace(self, span: Span, files: Sequence[str]) -> None:
+        for name in files:
+            DISK.remove(self.folder.root / name)
+        if files:
+            note = self.folder.replaced / f"{span}-{uuid4().hex[:8]}.json"
+            create(note, json.dumps(files).encode())
+
+    def _remove_replaced(self) -> None:
+        for name in DISK.names(self.folder.replaced):
+            note = self.folder.replaced / name
+            if name.startswith(".") or time.time() - DISK.modified(note) < self.grace:
+                continue
+            for file in json.loads(DISK.read(note)):
+                DISK.remove(self.folder.data / file)
+                DISK.remove(self.folder.root / file)  # In case a driver that was replaced has shown it again.
+            DISK.remove(note)
 
 
 def due(spans: Sequence[Span]) -> Iterator[list[Span]]:
@@ -46,18 +169,3 @@ def due(spans: Sequence[Span]) -> Iterator[list[Span]]:
             if len(members) > 1 and members[-1].last < (number + 1) * width <= end:
                 yield members
         width *= FAN_IN
-
-
-def _next_group(folder: OutputFolder) -> list[Span] | None:
-    def size(span: Span) -> int:
-        return DISK.size(folder.manifests / span.name)
-
-    groups = due(effective(folder.spans()))
-    return next((group for group in groups if sum(map(size, group)) <= _MOST_BYTES), None)
-
-
-def _finish(folder: OutputFolder) -> None:
-    """Remove the manifests that a compacted one stands for."""
-    spans = folder.spans()
-    for span in set(spans) - set(effective(spans)):
-        DISK.remove(folder.manifests / span.name)

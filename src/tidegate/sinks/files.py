@@ -6,21 +6,22 @@ import logging
 import os
 import shutil
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from uuid import uuid4
 
 from tidegate.disk import DISK
-from tidegate.errors import PipelineError, SinkError
+from tidegate.errors import DurationError, PipelineError, SinkError, SizeError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
 from tidegate.sinks.committed import count, local
-from tidegate.sinks.compaction import FAN_IN, compact
+from tidegate.sinks.compaction import FAN_IN, Compaction
 from tidegate.sinks.manifest import Header, Link, OutputManifest
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.frames import counted
+from tidegate.units import seconds, size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,12 +40,18 @@ class Files(Sink):
     all of them; the files of a batch come into sight one after the other. `tidegate.read(path)` sees whole
     batches: one is visible once a manifest in `path/_tidegate`, which other readers skip, names its files.
 
+    `compact_to`, a size such as "128 MB": small files are merged into larger ones in the background, every
+    hundred batches. For `tidegate.read` that is one step, and what was replaced can be read to its end for
+    as long as `keep_replaced`. Other readers may see rows twice, or miss a file, while files are swapped.
+
     `path` is a folder that the driver and all executors see under the same name. It belongs to one
     pipeline and its checkpoint: with a new checkpoint, use a new folder.
     """
 
     path: str | os.PathLike[str]
     format: Literal["parquet", "json"] = "parquet"
+    compact_to: str | None = field(default=None, kw_only=True)
+    keep_replaced: str = field(default="1 hour", kw_only=True)
 
     def __post_init__(self) -> None:
         try:
@@ -54,17 +61,30 @@ class Files(Sink):
         if self.format not in _FORMATS:
             problem = f"cannot write {self.format!r}; it can write {' and '.join(_FORMATS)}"
             raise refused(problem, step="Files")
+        try:
+            self._compaction(OutputFolder(local(self.path)))
+        except (SizeError, DurationError) as error:
+            raise refused(str(error), step="Files") from None
+
+    def check(self) -> None:
+        self._prepared()
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
-        root = local(self.path)
-        folder = OutputFolder(root)
+        local_only = str(spark.sparkContext.master).startswith("local")
+        compaction = self._compaction(self._prepared())
+        return _Writer(compaction, self.format, pipeline, remote=not local_only)
+
+    def _compaction(self, folder: OutputFolder) -> Compaction:
+        target = size(self.compact_to) if self.compact_to is not None else None
+        return Compaction(folder, target, seconds(self.keep_replaced))
+
+    def _prepared(self) -> OutputFolder:
+        folder = OutputFolder(local(self.path))
         try:
-            root.mkdir(parents=True, exist_ok=True)
             folder.prepare()
         except OSError as error:
-            raise SinkError(f"{self.describe()}: cannot write to {root}: {error}") from error
-        local_only = str(spark.sparkContext.master).startswith("local")
-        return _Writer(folder, self.format, pipeline, remote=not local_only)
+            raise SinkError(f"{self.describe()}: cannot write to {folder.root}: {error}") from error
+        return folder
 
     def describe(self) -> str:
         return f"Files {os.fspath(self.path)} ({self.format})"
@@ -75,15 +95,17 @@ class Files(Sink):
 
 
 class _Writer(SinkWriter):
-    def __init__(self, folder: OutputFolder, file_format: str, pipeline: str, *, remote: bool) -> None:
-        self._folder = folder
+    def __init__(self, compaction: Compaction, file_format: str, pipeline: str, *, remote: bool) -> None:
+        self._folder = compaction.folder
+        self._compaction = replace(compaction, proceed=self._proceed)
         self._remote = remote
         self._format = file_format
         self._pipeline = pipeline
         self._newest: Link | None = None
         self._attempts: list[Path] = []
         self._published = 0
-        self._compaction = threading.Thread()
+        self._compacting = threading.Thread()
+        self._closing = threading.Event()
 
     def check(self, rows: DataFrame) -> None:
         # Spark says what it cannot write only when it writes: so let it write no rows, elsewhere.
@@ -133,7 +155,7 @@ class _Writer(SinkWriter):
         )
         if not self._folder.append(record):
             record = self._folder.load(record.header.span)
-        self._folder.show(record)
+        self._folder.show(record.files)
         self._newest = record.header.link
         for folder in (self._folder.staged / receipt["attempt"], *self._attempts):
             if _batch_of(folder) <= batch_id:
@@ -150,7 +172,7 @@ class _Writer(SinkWriter):
             self._check_owner(newest, committed)
             self._newest = newest.link
             # The driver may have ended after the manifest, before its files were in sight.
-            self._folder.show(self._folder.load(newest.span))
+            self._folder.show(self._folder.load(newest.span).files)
         if receipt and (newest is None or newest.last < committed):
             self._publish_again(committed, receipt)
         for folder in self._folder.staged.glob("[0-9]*-*-*"):
@@ -160,22 +182,29 @@ class _Writer(SinkWriter):
         self._compact()
 
     def close(self) -> None:
-        if self._compaction.ident is not None:
-            self._compaction.join()
+        self._closing.set()
+        if self._compacting.ident is not None:
+            self._compacting.join()
 
     def _compact(self) -> None:
         """Compact in the background, one at a time: what one leaves, the next finds."""
-        if self._compaction.is_alive():
+        if self._compacting.is_alive():
             return
 
         def run() -> None:
             try:
-                compact(self._folder)
+                self._compaction.run()
+            except _ClosingError:
+                pass
             except Exception as error:
                 log.warning("the output in %s cannot be compacted: %s", self._folder.root, error)
 
-        self._compaction = threading.Thread(target=run, name="compaction", daemon=True)
-        self._compaction.start()
+        self._compacting = threading.Thread(target=run, name="compaction", daemon=True)
+        self._compacting.start()
+
+    def _proceed(self) -> None:
+        if self._closing.is_set():
+            raise _ClosingError
 
     def _save(self, rows: DataFrame, folder: Path) -> None:
         options = json_form.LINES if self._format == "json" else {}
@@ -224,6 +253,10 @@ class _Writer(SinkWriter):
                 "records of its ledger are lost (`tidegate state verify`). Restore the checkpoint; to start "
                 "over, use another folder"
             )
+
+
+class _ClosingError(Exception):
+    """Ends a compaction; the next one does all of it."""
 
 
 def _batch_of(folder: Path) -> int:

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
+from tidegate.errors import SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
 from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.sources import kafka_broker
 from tidegate.sources.kafka import CONNECTOR
 from tidegate.spark.frames import counted
 from tidegate.spark.kafka_admin import ensure_topic
@@ -62,6 +64,11 @@ class Kafka(Sink):
             raise refused("give the brokers, like 'localhost:9092', and a topic", step="Kafka")
         if self.partitions is not None and self.partitions < 1:
             raise refused(f"a topic has at least 1 partition, not {self.partitions}", step="Kafka")
+
+    def check(self) -> None:
+        found = kafka_broker.problem(self.bootstrap, self.topic, self.options, create=True)
+        if found is not None:
+            raise SinkError(f"{self.describe()}: {found}")
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         client = {

@@ -46,5 +46,5 @@ def copy(
                 schema=record.schema,
             )
         target.append(record)
-        target.show(record)
+        target.show(record.files)
         before = record.header.link

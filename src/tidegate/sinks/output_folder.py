@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ from tidegate.sinks import manifest
 from tidegate.sinks.manifest import Header, OutputManifest, Span
 
 _T = TypeVar("_T")
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _LOOKS = 100
 """Compaction may replace manifests while they are read: one is missing if it is so at two looks between which
 nothing has changed, or at all of them."""
@@ -33,6 +35,7 @@ class OutputFolder:
         self.manifests = root / "_tidegate" / "manifests"
         self.data = root / "_tidegate" / "data"
         self.staged = root / "_tidegate" / "staged"
+        self.replaced = root / "_tidegate" / "replaced"
 
     def prepare(self) -> None:
         """Have all folders. Raises OSError, or SinkError if files cannot have second names here."""
@@ -45,6 +48,8 @@ class OutputFolder:
             try:
                 DISK.link(probe, other)
             except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
                 problem = f"{self.root} cannot hold output, because it has no hard links ({error.strerror})"
                 raise SinkError(f"{problem}: use a folder on another file system") from error
         finally:
@@ -83,9 +88,9 @@ class OutputFolder:
         """Make batches visible, all at once; False when somebody has done it already."""
         return create(self.manifests / record.header.span.name, record.encode())
 
-    def show(self, record: OutputManifest) -> None:
-        """Have its data files where any reader looks for them; doing it again changes nothing."""
-        for name in record.files:
+    def show(self, files: Iterable[str]) -> None:
+        """Have data files where any reader looks for them; doing it again changes nothing."""
+        for name in files:
             with suppress(FileExistsError):
                 DISK.link(self.data / name, self.root / name)
 

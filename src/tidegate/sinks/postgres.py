@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
 
-from tidegate.errors import MissingExtraError
+from tidegate.errors import MissingExtraError, SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks.sink import Sink, SinkWriter
 
@@ -55,11 +55,20 @@ class Postgres(Sink):
         if (self.mode == "upsert") != bool(key):
             raise refused('an upsert, and only that, has a key: mode="upsert", key=["id"]', step="Postgres")
 
-    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+    def check(self) -> None:
         try:
-            import psycopg  # noqa: F401
+            import psycopg
         except ImportError:
             raise MissingExtraError("postgres", "the Postgres sink") from None
+        from tidegate.sinks.postgres_copy import connect
+
+        try:
+            connect(self.dsn).close()
+        except psycopg.Error as error:
+            raise SinkError(f"{self.describe()}: {self.masked(str(error))}") from None
+
+    def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
+        self.check()
         from tidegate.sinks.postgres_writer import PostgresWriter
 
         return PostgresWriter(self, pipeline)

@@ -85,6 +85,9 @@ class Sink(ABC):
     reads_all: ClassVar[bool] = True
     """Whether `write` is sure to read each row, once."""
 
+    def check(self) -> None:  # noqa: B027
+        """Raise a SinkError when the place cannot be reached or written; without Spark, within seconds."""
+
     @abstractmethod
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         """Start work: check that the place can be written and create what is missing."""

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
 from tidegate.pipeline.where import refused
+from tidegate.sources import kafka_broker
 from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources.source import RAW, Position, Source
 
@@ -76,6 +77,11 @@ class Kafka(Source):
 
     def describe(self) -> str:
         return f"Kafka {self.topic} ({'raw' if self.schema is None else 'json'})"
+
+    def check(self) -> str | None:
+        if (found := kafka_broker.problem(self.bootstrap, self.topic, self.options)) is not None:
+            raise _error(found)
+        return None
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
         stream = (
