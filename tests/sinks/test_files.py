@@ -246,7 +246,8 @@ def test_merged_files_hold_what_spark_has_written(
         spark.sql(
             f"""select {number} id, timestamp'2024-02-29 12:34:56.12345{number}Z' at, X'0{number}' raw,
                 timestamp_ntz'2024-02-29 12:34:56.00000{number}' local, {number}.25BD price,
-                array(named_struct('at', timestamp'1969-12-31 23:59:59.99999{number}Z')) deep, map('k', 1) m"""
+                array(named_struct('at', timestamp'1969-12-31 23:59:59.99999{number}Z')) deep,
+                map('k', 1) m"""
         )
         for number in range(2)
     ]
@@ -311,7 +312,7 @@ def test_unknown_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("options", [{"compact_to": "large"}, {"keep_replaced": "long"}])
-def test_compaction_that_cannot_be_meant_is_refused(options: dict[str, str]) -> None:
+def test_compaction_that_cannot_be_meant_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(PipelineError, match=r"Files \(declared at .*\): '(large|long)' is not a"):
         tg.sinks.Files("out", **options)
 
