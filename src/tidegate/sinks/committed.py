@@ -72,20 +72,21 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     Looks at every manifest, and for each data file at what it says of its rows.
     """
     folder = OutputFolder(local(path))
+    if not folder.root.is_dir():
+        return [f"there is no folder {folder.root}"]
     try:
         chain = folder.chain()
     except SinkError as error:
         return [str(error)]
     problems = []
     for record in chain:
-        rows = 0
-        for name in record.files:
-            try:
-                rows += count(folder.data / name)
-            except (OSError, ValueError) as error:
-                problems.append(f"{folder.data / name} cannot be read: {error}")
-        if not problems and rows != record.header.rows:
-            span, wanted = record.header.span, record.header.rows
+        try:
+            rows = sum(count(folder.data / name) for name in record.files)
+        except (OSError, ValueError) as error:
+            problems.append(f"a data file of batches {record.header.span} cannot be read: {error}")
+            continue
+        if rows != (wanted := record.header.rows):
+            span = record.header.span
             problems.append(f"the files of batches {span} in {folder.root} hold {rows} rows, not {wanted}")
     return problems
 

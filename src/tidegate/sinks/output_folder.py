@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from tidegate.sinks.manifest import Header, OutputManifest, Span
 
 _T = TypeVar("_T")
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_DATA = re.compile(r"(\d{12})-.+\.(parquet|json)")
 _LOOKS = 100
 """Compaction may replace manifests while they are read: one is missing if it is so at two looks between which
 nothing has changed, or at all of them."""
@@ -70,7 +72,8 @@ class OutputFolder:
     def chain(self) -> list[OutputManifest]:
         """The manifests that count, in order. Raises SinkError when one is missing or damaged."""
         # A data file comes into sight after the manifest that names it: so look at them before.
-        in_sight = max((int(name[:12]) for name in DISK.names(self.root) if _is_data(name)), default=-1)
+        names = map(_DATA.fullmatch, DISK.names(self.root))
+        in_sight = max((int(name[1]) for name in names if name), default=-1)
         found = self._whole(self.load, lambda record: record.header)
         if in_sight > (found[-1].header.last if found else -1):
             raise self.problem(f"the manifest of batch {in_sight} is missing")
@@ -112,6 +115,11 @@ class OutputFolder:
         return self.problem(f"{path.name} in {path.parent} cannot be read: {error}")
 
     def _whole(self, load: Callable[[Span], _T], header: Callable[[_T], Header]) -> list[_T]:
+        if (self.root / "_manifests").is_dir():
+            raise SinkError(
+                f"{self.root} was written by an earlier version of Tidegate, with another layout: read it "
+                "with that version, and use another folder and a new checkpoint with this one"
+            )
         problem: str | None = None
         seen: list[Span] | None = None
         for _ in range(_LOOKS):
@@ -129,7 +137,3 @@ class OutputFolder:
                 return found
         assert problem is not None
         raise self.problem(problem)
-
-
-def _is_data(name: str) -> bool:
-    return name[:12].isdecimal() and len(name) > 12
