@@ -245,9 +245,9 @@ def test_merged_files_hold_what_spark_has_written(
     rows = [
         spark.sql(
             f"""select {number} id, timestamp'2024-02-29 12:34:56.12345{number}Z' at, X'0{number}' raw,
-                timestamp_ntz'2024-02-29 12:34:56.00000{number}' local, cast({number}.25 as decimal(5,2)) price,
+                timestamp_ntz'2024-02-29 12:34:56.00000{number}' local,
                 array(named_struct('at', timestamp'1969-12-31 23:59:59.99999{number}Z')) deep,
-                map('k', 1) m"""
+                map('k', 1) m, cast({number}.25 as decimal(5,2)) price"""
         )
         for number in range(2)
     ]
