@@ -99,6 +99,28 @@ class BatchError(TidegateError, RuntimeError):
         _tell(self, self.story)
 
 
+class StepError(TidegateError, RuntimeError):
+    """The user's own code in a step cannot work on the rows of a batch, however often it is tried.
+
+    Operator action: correct the step that the message names and start again; it resumes with that batch.
+    """
+
+
+LASTING = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What Python raises for a mistake in code or in data: another try cannot help, as it may with an OSError."""
+
+
 class SinkError(TidegateError, RuntimeError):
     """A sink could not take a batch. Operator action: as the message says; the batch is tried again."""
 

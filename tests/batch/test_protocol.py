@@ -103,6 +103,12 @@ def test_a_failure_before_the_commit_point_ends_the_attempt(before: tuple[Event,
     assert protocol.phase == "failed"
 
 
+def test_what_is_sure_to_fail_again_is_not_tried_again() -> None:
+    protocol = machine(tries=3)
+    assert told(protocol, *BEGUN, Failed(FIRST, "1 / 0", lasting=True)) == [GiveUp(7, 1, "1 / 0")]
+    assert protocol.phase == "failed"
+
+
 @pytest.mark.parametrize("after", [PREPARED, (*PREPARED, Appended(FIRST))], ids=["appending", "finishing"])
 def test_nothing_is_taken_back_from_the_commit_point_on(after: tuple[Event, ...]) -> None:
     protocol = machine()

@@ -15,7 +15,7 @@ from tidegate.batch.outcome import Written
 from tidegate.batch.shell import Batches, side_by_side
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.watermark import Watermark
-from tidegate.errors import BatchError, CheckpointError, FencedError
+from tidegate.errors import BatchError, CheckpointError, FencedError, StepError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
@@ -108,6 +108,23 @@ def test_a_batch_that_is_given_up_tells_its_story(tmp_path: Path) -> None:
     assert "disk full at attempt 1" in "".join(error.__notes__)
     assert isinstance(error.__cause__, OSError)
     assert Ledger(tmp_path).last is None
+
+
+def test_a_mistake_in_the_users_code_is_not_tried_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def job(ticket: Ticket, assignment: object) -> Written:
+        world.attempts.append(ticket)
+        raise StepError("map_arrow-1 (declared at p.py:3): ZeroDivisionError: by nothing")
+
+    expected = (
+        r"^batch 0: map_arrow-1 \(declared at p.py:3\): ZeroDivisionError: by nothing. "
+        "Correct it and start the pipeline again to resume with batch 0$"
+    )
+    with pytest.raises(BatchError, match=expected):
+        world.batches().run(0, CUT, job)
+    assert len(world.attempts) == 1
+    assert not world.slept
 
 
 def test_publishing_is_tried_again_and_the_batch_stays_committed(tmp_path: Path) -> None:

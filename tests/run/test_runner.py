@@ -285,8 +285,33 @@ def test_a_failing_function_is_told_with_its_step_and_line(run: Run) -> None:
     p.source(sensors(10)).map_arrow(divide, "id bigint").sink(tg.sinks.Discard())
     raised = divide.__code__.co_firstlineno + 1
     place = rf"map_arrow-1 \(declared at .*test_runner.py:\d+\), in line {raised}"
-    with pytest.raises(BatchError, match=place + ": ZeroDivisionError"):
-        run(p, engine__tries=1)
+    with pytest.raises(BatchError, match=f"^batch 0: {place}: ZeroDivisionError: by nothing. Corr") as caught:
+        run(p)
+    assert caught.value.tries == 1  # another one would fail, too
+
+
+def test_a_function_that_another_try_may_help_is_tried_again(run: Run, tmp_path: Path) -> None:
+    def ask(batch: pa.RecordBatch) -> pa.RecordBatch:
+        with (tmp_path / "asked").open("a") as asked:
+            asked.write(".")
+        if (tmp_path / "asked").stat().st_size < 3:  # Spark itself tries a task twice
+            raise ConnectionError("the service is away")
+        return batch.select(["id"])
+
+    p = tg.Pipeline("ask")
+    p.source(sensors(10)).map_arrow(ask, "id bigint").sink(tg.sinks.Discard())
+    summary, told = run(p, engine__parallelism=1)
+    assert (summary.rows_out, told[0].tries) == (10, 2)
+
+
+def test_an_expression_that_meets_a_wrong_value_is_told_with_its_step(run: Run) -> None:
+    p = tg.Pipeline("cast")
+    stream = p.source(sensors(10)).with_column("name", "concat('s', id)").filter("id >= 0")
+    stream.with_column("number", "1 + cast(name as int)").sink(tg.sinks.Discard())
+    place = r"^batch 0: with_column-2 \(declared at .*test_runner.py:\d+\): The value 's\d+'"
+    with pytest.raises(BatchError, match=place) as caught:
+        run(p)
+    assert caught.value.tries == 1
 
 
 def test_dead_letters_do_not_depend_on_what_a_function_reads(run: Run, tmp_path: Path) -> None:

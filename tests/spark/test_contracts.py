@@ -10,7 +10,9 @@ what it is needed for.
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -22,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
+from pyspark.sql import functions as F
 
 from tests.cluster.kit import await_that
 from tests.run.readings import sensors
@@ -35,7 +38,7 @@ from tidegate.spark.frames import compute, counted, int_array
 from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.spark.query import RunningQuery
-from tidegate.spark.reasons import reason
+from tidegate.spark.reasons import Mistake, mistake, reason
 from tidegate.spark.row_size import _calls_python
 
 if TYPE_CHECKING:
@@ -475,6 +478,42 @@ def test_contract_error_messages(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="An error occurred") as in_java:
         jvm.java.util.Optional.empty().get()
     assert reason(in_java.value) == "No value present"
+    full = jvm.java.lang.IllegalStateException(
+        "Task failed", jvm.java.io.IOException("No space left on device")
+    )
+    with pytest.raises(Exception, match="An error occurred") as caused:
+        jvm.java.util.concurrent.CompletableFuture.failedFuture(full).get()
+    assert reason(caused.value).startswith("Task failed: No space left on device; free some space")
+
+
+def test_contract_mistakes(spark: SparkSession) -> None:
+    """By its error an expression or a function that cannot work is told from a worker that was lost."""
+    rows, udf = (
+        spark.range(1).select(F.lit("one").alias("name")),
+        F.udf(lambda text: 1 // len(text[9:]), "int"),
+    )
+
+    def die(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield from batches
+
+    def found(frame: DataFrame) -> Mistake | None:
+        with pytest.raises(Exception, match=r".") as caught:
+            frame.collect()
+        return mistake(caught.value)
+
+    by_text = found(rows.selectExpr("1 + cast(name as int) as n"))
+    assert by_text is not None
+    assert by_text.expression == "cast(name as int)"
+    assert by_text.reason.startswith("The value 'one' of the type")
+    by_column = found(rows.select(F.col("name").cast("int")))
+    assert by_column is not None
+    assert re.search(r"\(in .*test_contracts.py:\d+\)$", by_column.reason)
+    in_function = found(rows.select(udf("name")))
+    assert in_function is not None
+    assert in_function.reason.startswith("ZeroDivisionError: ")
+    assert re.search(r"\(in .*test_contracts.py:\d+\)$", in_function.reason)
+    assert found(rows.mapInArrow(die, "name string")) is None
 
 
 def test_contract_QueryContextLogger(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:

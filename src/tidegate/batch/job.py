@@ -40,10 +40,10 @@ class SparkJobs:
         ticket: Ticket,
         assignment: Assignment | None,
     ) -> Written:
-        """One attempt at a batch of these rows."""
+        """One attempt at a batch of these rows. StepError when the user's own code is sure to fail again."""
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
-        with self._timely(ticket), _held(self.translation, rows) as held:
+        with self.translation.blaming(), self._timely(ticket), _held(self.translation, rows) as held:
             with self.translation.outputs(held, assignment) as outputs:
                 for sink, frame in outputs.items():
                     receipt = receipts[sink.receipt_name] = self.outputs.write(sink, frame, ticket)

@@ -65,6 +65,8 @@ class Failed:
 
     ticket: Ticket
     why: str
+    lasting: bool = False
+    """Whether another attempt is sure to fail of the same."""
 
     def __str__(self) -> str:
         return f"attempt {self.ticket.attempt}: failed: {self.why}"
@@ -203,7 +205,7 @@ class BatchProtocol:
                 self._waiting.discard(event.node)
                 return self._finished(published=False)
             case Failed(), "beginning" | "running" | "preparing":
-                return self._failed(event.why)
+                return self._failed(event.why, lasting=event.lasting)
             case Healed(), "healing":
                 return self._attempt(self.ticket.attempt + 1)
         return []
@@ -249,9 +251,9 @@ class BatchProtocol:
     def _append(self) -> list[Instruction]:
         return self._next("appending", Append(self.ticket))
 
-    def _failed(self, why: str) -> list[Instruction]:
+    def _failed(self, why: str, *, lasting: bool = False) -> list[Instruction]:
         self.why = why
-        if self.ticket.attempt >= self._tries:
+        if lasting or self.ticket.attempt >= self._tries:
             return self._next("failed", GiveUp(self.ticket.batch_id, self.ticket.attempt, why))
         return self._next("healing", Heal(self.ticket))
 

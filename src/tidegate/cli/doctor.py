@@ -21,7 +21,6 @@ from tidegate.view.findings import Finding, report
 
 _GIGA = 2**30
 _CAP_NET_ADMIN = 12
-_JAVA_LINE = "sudo apt-get update && sudo apt-get install -y openjdk-17-jre-headless"
 
 
 def doctor(
@@ -50,30 +49,16 @@ def python() -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    home = os.environ.get("JAVA_HOME")
-    command = str(Path(home, "bin", "java")) if home else "java"
-    fix = f"unset JAVA_HOME, or point it to Java 17 or newer; or: {_JAVA_LINE}" if home else _JAVA_LINE
+    from tidegate.spark import java
+
+    command, what = java.command(), f"Java {java.OLDEST} or newer"
     try:
-        answer = subprocess.run(
-            [command, "-version"], capture_output=True, text=True, timeout=30, check=False
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("Java 17 or newer", "required", False, f"{command} does not start ({error})", fix)
+        text = java.version()
+    except OSError as error:
+        yield Finding(what, "required", False, f"{command} does not start ({error})", java.remedy())
         return
-    text = java_version(answer)
-    major = int(re.sub(r"^1\.", "", text).partition(".")[0]) if text else 0
     found = f"{text or 'unknown version'} ({shutil.which(command) or command})"
-    yield Finding("Java 17 or newer", "required", major >= 17, found, fix)
-
-
-def java_version(answer: str) -> str:
-    """The version in what `java -version` says; empty when there is none.
-
-    >>> java_version('openjdk version "17.0.15" 2025-04-15'), java_version('java version "1.8.0_392"')
-    ('17.0.15', '1.8.0_392')
-    """
-    match = re.search(r'version "(\d[\w.]*)', answer)
-    return match[1] if match else ""
+    yield Finding(what, "required", java.is_new_enough(text), found, java.remedy())
 
 
 def packages() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.batch.time import Time
-from tidegate.errors import PipelineError
+from tidegate.errors import PipelineError, StepError
 from tidegate.operators.kit.keys import due_now, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, arrow_schema, sides
@@ -59,7 +59,7 @@ class Process(RowOperator):
         try:
             self._put(given, known, new, state, time)
         except ValueError as error:
-            raise RuntimeError(f"{self.place}: {error}") from None
+            raise StepError(f"{self.place}: {error}") from None
         return Result(output)
 
     def _known(self, fresh: pa.Table, state: State, time: Time) -> tuple[pa.Table, pa.Table]:

@@ -6,12 +6,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.errors import SessionError
-from tidegate.spark import ivy
+from tidegate.spark import ivy, java
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def start(
 
     `packages` are Maven coordinates; Spark resolves them once and keeps them in its cache.
     """
+    if not is_running() and (problem := java.missing()):
+        raise SessionError(f"Spark needs Java {java.OLDEST} or newer, but {problem}. Do: {java.remedy()}")
     # Workers must run this interpreter: any other would lack our packages and die unexplained.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -81,10 +83,7 @@ def start(
         with ivy.alone() if "spark.jars.packages" in settings else nullcontext():
             return builder.getOrCreate()
     except Exception as error:
-        raise SessionError(
-            f"Spark could not start on {master!r}: {reason(error)}. "
-            "`tidegate doctor --spark` looks for the cause"
-        ) from error
+        raise SessionError(f"Spark could not start on {master!r}: {_cause(error)}") from error
 
 
 def is_running() -> bool:
@@ -92,6 +91,18 @@ def is_running() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._active_spark_context is not None
+
+
+def _cause(error: Exception) -> str:
+    """Why Spark did not start. When Java ends before it answers, all that it says is on standard error."""
+    text = reason(error).rstrip(".")
+    if "JAVA_GATEWAY_EXITED" in str(error):
+        with suppress(OSError):
+            found = java.version()
+            if not java.is_new_enough(found):
+                found = found or "unknown"
+                return f"it needs Java {java.OLDEST} or newer, and this is {found}. Do: {java.remedy()}"
+    return f"{text}. `tidegate doctor --spark` looks for the cause"
 
 
 def _settings(packages: Iterable[str], conf: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType, TimestampType
 
-from tidegate.errors import PipelineError, SinkError
+from tidegate.errors import PipelineError, SinkError, StepError
 from tidegate.operators.kit.windows import late
 from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input, Operator
 from tidegate.pipeline.keyed_step import KeyedStep
@@ -24,7 +24,7 @@ from tidegate.sinks.sink import SinkWriter
 from tidegate.sources.source import RAW, REASON
 from tidegate.spark import row_size
 from tidegate.spark.frames import compute
-from tidegate.spark.reasons import reason
+from tidegate.spark.reasons import Mistake, mistake, reason
 from tidegate.state.table.table import StateTable
 from tidegate.state.task.assignment import Assignment
 from tidegate.translation import stateless
@@ -152,6 +152,23 @@ class Translation:
         finally:
             for frame in kept:
                 frame.unpersist()
+
+    @contextmanager
+    def blaming(self) -> Iterator[None]:
+        """Raise a StepError, with the step and its line, where the user's own code is what fails."""
+        try:
+            yield
+        except Exception as error:
+            found = mistake(error)
+            if found is None:
+                raise
+            raise StepError(f"{self._origin(found)}{found.reason}") from error
+
+    def _origin(self, found: Mistake) -> str:
+        """The step whose expression failed, where there is just one with that text."""
+        wanted = " ".join(found.expression.split())
+        steps = [step for step in self._plan.steps if wanted and wanted in step.describe()]
+        return f"{steps[0].name} (declared at {steps[0].where}): " if len(steps) == 1 else ""
 
     def unreadable(self, batch: DataFrame, batch_id: int) -> dict[SourceStep, DataFrame]:
         """The records of a batch that could not be read, for each fallible source, as dead letters."""
