@@ -210,10 +210,29 @@ def test_files_still_being_written_are_not_seen(folder: Path, read: Read) -> Non
     assert read(Files(folder, schema="id int")) == []
 
 
-@pytest.mark.spark
-def test_a_missing_folder_is_created(tmp_path: Path, read: Read) -> None:
-    assert read(Files(tmp_path / "deep" / "down", schema="id int")) == []
-    assert (tmp_path / "deep" / "down").is_dir()
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=f"there is no folder {tmp_path / 'no'}; .*create it"):
+        Files(tmp_path / "no", schema="id int").check()
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_file_is_no_folder(folder: Path) -> None:
+    (folder / "a.json").write_text('{"id":1}\n')
+    with pytest.raises(PipelineError, match="give the folder that it is in"):
+        Files(folder / "a.json", schema="id int").check()
+
+
+def test_a_folder_without_files_is_said(folder: Path) -> None:
+    source = Files(folder, schema="id int")
+    (folder / ".a.json.writing").write_text('{"id":1}\n')
+    assert source.check() == f"no files in {folder} yet"
+    (folder / "a.json").write_text('{"id":1}\n')
+    assert source.check() is None
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/in", "data/*/in"])
+def test_what_cannot_be_seen_from_here_is_not_missing(path: str) -> None:
+    assert Files(path, schema="id int").check() is None
 
 
 @pytest.mark.spark
@@ -239,13 +258,6 @@ def test_an_event_time_that_is_no_column_is_refused(folder: Path, spark: SparkSe
     source = Files(folder, schema="id int", event_time="at")
     with pytest.raises(PipelineError, match="'at' is not one of the columns id"):
         source.load(spark, parallelism=1, first_rows=None)
-
-
-@pytest.mark.spark
-def test_a_file_is_not_a_folder(folder: Path, spark: SparkSession) -> None:
-    (folder / "a.json").write_text("")
-    with pytest.raises(PipelineError, match="is a file"):
-        Files(folder / "a.json", schema="id int").load(spark, parallelism=1, first_rows=None)
 
 
 @pytest.mark.parametrize(

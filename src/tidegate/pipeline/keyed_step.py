@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.step import Mode, Schema, Step
-from tidegate.pipeline.window import EventTime, Window
+from tidegate.pipeline.window import END, START, EventTime, Window
+from tidegate.sources import columns as known
+from tidegate.sources.columns import Columns
 
 TIMER = "timer"
 """The column of a `process` step's state that says when its function is to be called."""
@@ -38,6 +40,19 @@ class KeyedStep(Step):
         """The key columns of one input."""
         return self.inputs[side].key
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        return self.keys(side)
+
+    def wrong_column(self, given: Sequence[Columns | None]) -> str | None:
+        for side, columns in enumerate(given):
+            for key in self.keys(side) if columns else ():
+                kind = known.type_of(columns or {}, key)
+                if kind in known.NESTED:
+                    return (
+                        f"{key!r} is of type {kind}, which cannot be a key; select the parts that make it up"
+                    )
+        return super(KeyedStep, self).wrong_column(given)
+
     def meaning(self) -> dict[str, str]:
         """What its state stands for, part by part: a part that changes makes state of before wrong."""
         return {}
@@ -66,6 +81,23 @@ class Aggregate(KeyedStep):
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
         return self.window.event_time if self.window and self.mode == "append" else None
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        of_aggregates = [each.column for each in self.aggregates.values() if each.column is not None]
+        return (*self.keys(side), *of_aggregates)
+
+    def wrong_column(self, given: Sequence[Columns | None]) -> str | None:
+        for aggregate in self.aggregates.values():
+            kind = known.type_of(given[0] or {}, aggregate.column or "")
+            wrong = known.TIMES | known.OTHERS | known.NESTED
+            if aggregate.function in ("sum", "mean", "variance", "quantile") and kind in wrong:
+                return f"{aggregate} needs numbers, but {aggregate.column!r} is a {kind}"
+        return super(Aggregate, self).wrong_column(given)
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        kinds = {key: known.type_of(given[0] or {}, key) for key in self.keys(0)}
+        bounds = dict.fromkeys((START, END), "timestamp") if self.window else {}
+        return {**kinds, **bounds, **dict.fromkeys(self.aggregates, "")}
+
     def describe(self) -> str:
         text = ", ".join(f"{name} = {aggregate}" for name, aggregate in self.aggregates.items())
         return f"{text} per {self.window.describe()}" if self.window else text
@@ -83,6 +115,17 @@ class _Join(KeyedStep):
 
     def keys(self, side: int) -> tuple[str, ...]:
         return tuple(pair[side] for pair in self.on)
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        left, right = given
+        if left is None or right is None:
+            return None
+        found = {**(dict.fromkeys((START, END), "timestamp") if self.windows else {}), **left}
+        alike = [mine for mine, theirs in self.on if mine == theirs]
+        for name, kind in right.items():
+            if name not in alike:
+                found[f"{name}_right" if name in found else name] = kind
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,6 +215,9 @@ class Deduplicate(KeyedStep):
     kind = "deduplicate"
     needs_final_rows = True
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0]
+
     def describe(self) -> str:
         return f"within {self.within:g} s" if self.within is not None else "for ever"
 
@@ -190,6 +236,12 @@ class TopN(KeyedStep):
     def event_time(self, known: Mapping[Step, EventTime | None]) -> None:
         """None: a key's rows leave again with each change."""
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        return (*self.keys(side), self.by)
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0] and {**given[0], "rank": "int"}
+
     def describe(self) -> str:
         return f"{self.n} by {self.by}"
 
@@ -207,6 +259,9 @@ class Process(KeyedStep):
     @property
     def waits(self) -> float | None:
         return 0.0 if TIMER in str(self.state_schema) else None
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return known.declared(self.output_schema)
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")

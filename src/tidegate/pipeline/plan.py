@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from tidegate.errors import DurationError, PipelineError
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.step import SinkStep, SourceStep, Step
+from tidegate.sources.columns import Columns
 from tidegate.units import seconds
 
 
@@ -25,6 +27,11 @@ class Plan:
     @property
     def sinks(self) -> tuple[SinkStep, ...]:
         return tuple(step for step in self.steps if isinstance(step, SinkStep))
+
+    @property
+    def meaning(self) -> dict[str, dict[str, str]]:
+        """What the state of each step that keeps some stands for."""
+        return {step.name: step.meaning() for step in self.steps if isinstance(step, KeyedStep)}
 
     def consumers(self, step: Step) -> tuple[Step, ...]:
         """The steps that read the output of `step`, one as often as it does."""
@@ -68,6 +75,7 @@ class Plan:
                 raise step.error("goes nowhere; end the stream with .sink(...) or remove the step")
             self._check_event_time(step)
             self._check_final_rows(step)
+        self._check_columns()
         self._check_grace()
         self._check_one_writer_per_place()
         self._check_no_cycle()
@@ -92,6 +100,16 @@ class Plan:
                     f"needs final rows, but {origin.name} ({origin.where}) emits a key again "
                     "each time it changes; give it a window, which is emitted once, or use .process(...)"
                 )
+
+    def _check_columns(self) -> None:
+        """What can be known of columns without Spark; its analyser looks at all the rest."""
+        known: dict[Step, Columns | None] = {}
+        for step in self.steps:
+            given = [known[above] for above in step.inputs]
+            problem = step.wrong_column(given)
+            if problem is not None:
+                raise step.error(problem)
+            known[step] = step.columns_after(given)
 
     def _check_grace(self) -> None:
         for step in self.sources:

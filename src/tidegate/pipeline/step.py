@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 from tidegate.errors import PipelineError, Where
 from tidegate.pipeline.window import EventTime, Window
 from tidegate.sinks.sink import Sink
+from tidegate.sources import columns as known
+from tidegate.sources.columns import Columns
 from tidegate.sources.source import Source
 
 if TYPE_CHECKING:
@@ -107,6 +109,24 @@ class Step:
         times = {known[above] for above in self.forwards}
         return times.pop() if len(times) == 1 else None
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        """The columns that it names of one input."""
+        return ()
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        """The columns that leave it, by those of its inputs; None where only Spark can tell."""
+        return None
+
+    def wrong_column(self, given: Sequence[Columns | None]) -> str | None:
+        """What it names of its inputs that is sure not to be there, or of a type that it cannot take."""
+        for side, columns in enumerate(given):
+            if columns is None:
+                continue
+            for name in self.reads(side):
+                if not known.has(columns, name):
+                    return known.missing(columns, name)
+        return None
+
     def describe(self) -> str:
         """What the step does, in one short line."""
         return ""
@@ -141,6 +161,20 @@ class SourceStep(Step):
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
         return EventTime(self.source.event_time) if self.source.event_time else None
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return self.source.known_columns
+
+    def wrong_column(self, given: Sequence[Columns | None]) -> str | None:
+        at, columns = self.source.event_time, self.source.known_columns
+        if at is None or columns is None:
+            return None
+        if not known.has(columns, at):
+            return f"event_time={at!r}: {known.missing(columns, at)}"
+        kind = known.type_of(columns, at)
+        if kind in known.NUMBERS | known.OTHERS | known.NESTED:
+            return f"event_time={at!r} is a {kind}; it must be a timestamp"
+        return None
+
     def describe(self) -> str:
         return self.source.describe()
 
@@ -159,6 +193,15 @@ class Select(Step):
         found = known[self.inputs[0]]
         return found and found.renamed(self._renamed)
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        found: dict[str, str] = {}
+        for text in self.columns:
+            part = _selected(text, given[0])
+            if part is None:
+                return None
+            found |= part
+        return {**found, **{name: _type(value, given[0]) for name, value in self.named.items()}}
+
     def _renamed(self, column: str) -> str:
         """The name that a column has after the select; its own when it is not plainly renamed."""
         for name, value in self.named.items():
@@ -173,6 +216,9 @@ class Filter(Step):
     condition: Expression
     kind = "filter"
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0]
+
     def describe(self) -> str:
         return show(self.condition)
 
@@ -183,6 +229,9 @@ class WithColumn(Step):
     value: Expression
     kind = "with_column"
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0] and {**given[0], self.column: _type(self.value, given[0])}
+
     def describe(self) -> str:
         return f"{self.column} = {show(self.value)}"
 
@@ -192,6 +241,13 @@ class Drop(Step):
     columns: tuple[str, ...]
     kind = "drop"
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        return self.columns
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        gone = {name.lower() for name in self.columns}
+        return given[0] and {name: kind for name, kind in given[0].items() if name.lower() not in gone}
+
     def describe(self) -> str:
         return ", ".join(self.columns)
 
@@ -200,12 +256,24 @@ class Drop(Step):
 class Union(Step):
     kind = "union"
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0] and dict.fromkeys(given[0], "")  # Spark may widen types.
+
+    def wrong_column(self, given: Sequence[Columns | None]) -> str | None:
+        for name, columns in ((name, columns) for one in given if one for name in one for columns in given):
+            if columns is not None and not known.has(columns, name):
+                return f"{known.missing(columns, name)}: all streams of a union need the same columns"
+        return None
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlatMap(Step):
     column: str
     array: Expression
     kind = "flat_map"
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0] and {**given[0], self.column: ""}
 
     def describe(self) -> str:
         return f"{self.column} in {show(self.array)}"
@@ -220,6 +288,9 @@ class Branch(Step):
     kind = "branch"
     may_go_nowhere = True
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0]
+
     def describe(self) -> str:
         if self.index == len(self.conditions):
             return "the rest"
@@ -232,6 +303,9 @@ class MapArrow(Step):
     schema: Schema
     kind = "map_arrow"
     runs_python = True
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return known.declared(self.schema)
 
     def describe(self) -> str:
         return getattr(self.function, "__name__", "function")
@@ -269,6 +343,12 @@ class KeyBy(Step):
     def key(self) -> tuple[str, ...]:
         return self.columns
 
+    def reads(self, side: int) -> tuple[str, ...]:
+        return self.columns
+
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0]
+
     def describe(self) -> str:
         return ", ".join(self.columns)
 
@@ -281,8 +361,34 @@ class Late(Step):
     kind = "late"
     streams = False
 
+    def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
+        return given[0]
+
     def describe(self) -> str:
         return f"too late for {self.of.name}"
+
+
+_NAME = re.compile(r"\s*(?:`([^`]+)`|([A-Za-z_]\w*))\s*")
+_ALIAS = re.compile(r".*[\s)]as\s+(?:`([^`]+)`|([A-Za-z_]\w*))\s*", re.IGNORECASE | re.DOTALL)
+
+
+def _type(expression: Expression, columns: Columns | None) -> str:
+    """The type of an expression that is just a column; empty for any other."""
+    plain = _NAME.fullmatch(expression) if isinstance(expression, str) else None
+    return known.type_of(columns, plain[1] or plain[2]) if plain and columns else ""
+
+
+def _selected(expression: Expression, columns: Columns | None) -> Columns | None:
+    """The columns that an expression in a `select` stands for; None where only Spark can tell."""
+    if not isinstance(expression, str):
+        return None
+    if expression == "*":
+        return columns
+    if alias := _ALIAS.fullmatch(expression):
+        return {alias[1] or alias[2]: ""}
+    plain = _NAME.fullmatch(expression)
+    name = (plain[1] or plain[2]) if plain else ""
+    return {name: known.type_of(columns, name)} if columns and known.has(columns, name) else None
 
 
 def show(expression: Expression) -> str:

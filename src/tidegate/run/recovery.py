@@ -48,8 +48,8 @@ def base(folder: Path, last: Entry | None, stateful: Stateful, config: Config) -
             "no state; start with a new checkpoint"
         )
     if last is not None and last.state is not None:
-        check_meaning(last.meaning, stateful.meaning)
-        return evolved(last.state, stateful.tables)
+        check_meaning(last.meaning, stateful.meaning, folder)
+        return evolved(last.state, stateful.tables, folder)
     if not stateful.tables:
         return None
     # A new checkpoint, or steps with state that were added to a pipeline without any: they begin with none.

@@ -24,7 +24,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import RestartRequestedError
 from tidegate.run import checkpoint as checkpoints
-from tidegate.run import compute, opening, signals
+from tidegate.run import compute, opening, preflight, signals
 from tidegate.run.controls import RunControls
 from tidegate.run.lateness import Lateness
 from tidegate.run.opening import Opened
@@ -53,6 +53,7 @@ def run(
     """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
     faults.enter("driver")
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
+    preflight.check(plan, folder)
     with ExitStack() as stack:
         with signals.hangup_kept():
             spark, cluster = stack.enter_context(compute.opened(plan, config))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from tidegate.pipeline.where import refused
 from tidegate.sources._lines import check_event_time, parse, struct
 from tidegate.sources._names import is_remote, local_path
+from tidegate.sources.columns import Columns, declared
 from tidegate.sources.source import RAW, REASON, Limit, Source, Taken
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Files(Source):
 
     A file must appear whole (write it elsewhere or under a name with a leading dot, then rename it), and
     is known by its name: writing to it again is not noticed. Names with a leading dot or underscore are
-    ignored. The folder is created if it is missing, because streams often start before their data.
+    ignored. The folder must be there when the pipeline starts; it may be empty.
 
     `format`: "json" (one object per line), "csv" (one record per line, no line breaks in quotes) or
     "parquet". `schema` in Spark's DDL; for parquet it may be left out when a file is there already.
@@ -78,17 +79,29 @@ class Files(Source):
         return path if is_remote(path) else str(local_path(path))
 
     @property
+    def known_columns(self) -> Columns | None:
+        return None if self.schema is None else declared(self.schema)
+
+    @property
     def location(self) -> str:
         return f"files:{self.folder}"
 
     def describe(self) -> str:
         return f"Files {self.path} ({self.format})"
 
+    def check(self) -> str | None:
+        if is_remote(self.folder) or set(self.folder) & set("*?[{"):  # Spark would look for a pattern.
+            return None
+        folder = Path(self.folder)
+        if folder.is_file():
+            raise _error(f"{self.path} is a file; give the folder that it is in")
+        if not folder.is_dir():
+            raise _error(f"there is no folder {folder}; correct the path, or create it if files come later")
+        if any(path.is_file() for path in folder.rglob("[!._]*")):
+            return None
+        return f"no files in {folder} yet"
+
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
-        if not is_remote(self.folder):
-            if Path(self.folder).is_file():
-                raise _error(f"{self.path} is a file; give the folder that it is in")
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
         schema = (
             _written_schema(spark, self.folder) if self.schema is None else struct(self.schema, step="Files")
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 from tidegate.pipeline.where import refused
 from tidegate.sources import kafka_broker
 from tidegate.sources._lines import check_event_time, parse, struct
+from tidegate.sources.columns import Columns, declared
 from tidegate.sources.source import RAW, Position, Source
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ class Kafka(Source):
     def fallible(self) -> bool:  # type: ignore[override]
         """Whether `load` adds the columns RAW and REASON: raw messages are taken as they are."""
         return self.schema is not None
+
+    @property
+    def known_columns(self) -> Columns | None:
+        return dict.fromkeys(_RAW_COLUMNS, "") if self.schema is None else declared(self.schema)
 
     @property
     def location(self) -> str:

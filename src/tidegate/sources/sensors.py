@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tidegate.pipeline.where import refused
 from tidegate.sources._words import below, words
+from tidegate.sources.columns import Columns, declared
 from tidegate.sources.keys import Keys
 from tidegate.sources.rate import Constant, Rate
 from tidegate.sources.source import Position, Seen, Source
@@ -78,6 +79,10 @@ class Sensors(Source):
             raise _error(f"event_time can only be 'timestamp' or None, not {self.event_time!r}")
         if self.start is not None:
             object.__setattr__(self, "start", _moment(self.start).isoformat())
+
+    @property
+    def known_columns(self) -> Columns | None:
+        return declared(SCHEMA)
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
         from tidegate.sources._sensor_stream import SensorDataSource, SensorStreamReader

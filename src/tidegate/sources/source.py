@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from tidegate.sources.columns import Columns
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -86,6 +88,16 @@ class Source(ABC):
     @abstractmethod
     def describe(self) -> str:
         """One short line for trees and pictures, e.g. `Sensors 100,000 at 100,000/s`."""
+
+    @property
+    def known_columns(self) -> Columns | None:
+        """Its columns as far as they are known without Spark; None when they are not."""
+        return None
+
+    def check(self) -> str | None:
+        """Look, without Spark, at what is to be read: a PipelineError when it is not there; a line for people
+        when there is nothing in it yet."""
+        return None
 
     @property
     def location(self) -> str | None:

@@ -95,7 +95,7 @@ class Translation:
     @property
     def meaning(self) -> dict[str, dict[str, str]]:
         """What the state of each step stands for."""
-        return {step.name: step.meaning() for step in self.operators}
+        return self._plan.meaning
 
     @property
     def needs_a_full_read(self) -> bool:

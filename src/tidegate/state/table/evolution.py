@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from tidegate.errors import CheckpointError
 from tidegate.state.log.manifest import StateManifest
@@ -12,60 +13,70 @@ from tidegate.state.table.table import StateTable, shown
 Meaning = Mapping[str, Mapping[str, str]]
 """Step -> part -> what that part of its state stands for."""
 
-_WAY_OUT = "undo the change to resume from this checkpoint, or start with a new one"
 
-
-def evolved(base: StateManifest, tables: tuple[StateTable, ...]) -> StateManifest:
+def evolved(base: StateManifest, tables: tuple[StateTable, ...], checkpoint: Path) -> StateManifest:
     """The state of a checkpoint under the tables of today. Raises CheckpointError when they do not fit.
 
     Value columns that may be null can be added; so can tables.
     """
+    if base.batch_id >= 0:
+        check_steps(base.tables, {step_of(table) for table in tables}, checkpoint)
     known = {table.name: table for table in base.tables}
     for table in tables:
         old = known.pop(table.name, None)
         if old is not None:
-            _check_table(old, table)
+            _check_table(old, table, checkpoint)
     if known and base.batch_id >= 0:
-        raise CheckpointError(
-            f"the checkpoint holds state of {', '.join(sorted(known))}, which this pipeline does not have; "
-            "restore the step, or start with a new checkpoint"
-        )
+        step = step_of(next(iter(known.values())))
+        raise _changed(step, f"kept {', '.join(sorted(known))}, which it no longer keeps", checkpoint)
     return replace(base, tables=tables)
 
 
-def check_meaning(before: Meaning, now: Meaning) -> None:
+def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint: Path) -> None:
+    """Raise CheckpointError where there is state of a step that is not among these."""
+    for step in sorted({step_of(table) for table in tables}):
+        if step not in steps:
+            raise CheckpointError(
+                f"the checkpoint {checkpoint} holds state of {step}, which this pipeline does not have; "
+                "restore the step, or start with a new checkpoint"
+            )
+
+
+def check_meaning(before: Meaning, now: Meaning, checkpoint: Path) -> None:
     """Raise CheckpointError where the same columns would stand for something else."""
     for step, parts in before.items():
         for part, text in parts.items():
             found = now.get(step, {}).get(part, text)
             if found != text:
-                raise CheckpointError(
-                    f"{part!r} of {step} was {text} when this checkpoint was written and is now {found}: "
-                    f"the existing state would be misinterpreted; {_WAY_OUT}. A step that was "
-                    "declared before another of its kind takes over its name: give steps their own names"
-                )
+                raise _changed(step, f"had {text} for {part!r} and has {found} now", checkpoint)
 
 
-def _check_table(old: StateTable, new: StateTable) -> None:
+def step_of(table: StateTable) -> str:
+    """The step that a table belongs to."""
+    return table.name.partition(".")[0]
+
+
+def _check_table(old: StateTable, new: StateTable, checkpoint: Path) -> None:
+    step = step_of(new)
     if old.kind != new.kind or not old.keys.equals(new.keys):
-        raise CheckpointError(
-            f"the key of {new.name} was ({shown(old.keys)}) when this checkpoint was written and is now "
-            f"({shown(new.keys)}); {_WAY_OUT}"
-        )
+        was, now = shown(old.keys), shown(new.keys)
+        raise _changed(step, f"had the key ({was}) in {new.name} and has ({now}) now", checkpoint)
     for field in old.values:
         place = new.values.get_field_index(field.name)
         if place < 0:
-            raise CheckpointError(
-                f"the checkpoint holds {field.name!r} for {new.name}, and this pipeline does not; {_WAY_OUT}"
-            )
-        if not new.values.field(place).type.equals(field.type):
-            raise CheckpointError(
-                f"{field.name!r} of {new.name} was {field.type} when this checkpoint was written and is now "
-                f"{new.values.field(place).type}; {_WAY_OUT}"
-            )
+            raise _changed(step, f"kept {field.name!r} in {new.name} and no longer does", checkpoint)
+        kind = new.values.field(place).type
+        if not kind.equals(field.type):
+            raise _changed(step, f"had {field.type} for {field.name!r} and has {kind} now", checkpoint)
     for field in new.values:
         if old.values.get_field_index(field.name) < 0 and not field.nullable:
-            raise CheckpointError(
-                f"{field.name!r} is new in {new.name} and may not be null, so old keys have no value for it; "
-                "make it nullable, or start with a new checkpoint"
-            )
+            why = f"has a new column {field.name!r} that may not be null, for which old keys have no value"
+            raise _changed(step, why, checkpoint)
+
+
+def _changed(step: str, how: str, checkpoint: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{step} has changed since the checkpoint {checkpoint} was written: it {how}, so its state would be "
+        "misinterpreted; undo the change, name both steps with .named('...') or name= if another one took "
+        "its number, or start with a new checkpoint"
+    )

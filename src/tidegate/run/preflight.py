@@ -1,0 +1,29 @@
+"""What can be found wrong with a run before Java starts, which takes longer than all of it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tidegate.errors import PipelineError
+from tidegate.ledger.ledger import Ledger
+from tidegate.pipeline.plan import Plan
+from tidegate.state.table.evolution import check_meaning, check_steps
+
+log = logging.getLogger(__name__)
+
+
+def check(plan: Plan, folder: Path) -> None:
+    """Raise a PipelineError when a source has nothing to read from, and a CheckpointError when the state in
+    the checkpoint `folder` is of other steps; to compare their columns takes Spark's analyser."""
+    for step in plan.sources:
+        try:
+            notice = step.source.check()
+        except PipelineError as error:
+            raise step.error(error.problem) from None
+        if notice is not None:
+            log.warning("%s: %s", step.name, notice)
+    last = Ledger(folder / "ledger").last
+    if last is not None and last.state is not None:
+        check_steps(last.state.tables, plan.meaning, folder)
+        check_meaning(last.meaning, plan.meaning, folder)

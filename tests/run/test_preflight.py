@@ -1,0 +1,76 @@
+"""What is found wrong before Java starts."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import tidegate as tg
+from tidegate.errors import CheckpointError
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
+from tidegate.run import preflight
+from tidegate.state.log.manifest import StateManifest
+from tidegate.state.table.table import StateTable
+
+MEANING = {"aggregate-1": {"n": "count()", "window": "none"}}
+
+
+def counting(folder: Path, *, window: bool = False, name: str | None = None) -> tg.Pipeline:
+    p = tg.Pipeline("counting")
+    rows = p.source(tg.sources.Files(folder, schema="id bigint, at timestamp", event_time="at")).key_by("id")
+    rows = rows.named(name) if name else rows
+    counted = rows.window(tg.tumbling("4 s")).aggregate if window else rows.aggregate
+    counted(n=tg.agg.count()).sink(tg.sinks.Discard())
+    return p
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    return tmp_path / "in"
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """One with the state of a count that was committed."""
+    ledger = Ledger(tmp_path / "checkpoint" / "ledger")
+    ledger.take_over()
+    keys, values = pa.schema({"id": pa.int64()}), pa.schema({"n.count": pa.int64()})
+    state = StateManifest(0, 256, None, (StateTable("aggregate-1", "value", keys, values),))
+    ledger.append(Entry(0, ledger.generation, {}, {}, {}, state=state, meaning=MEANING))
+    return tmp_path / "checkpoint"
+
+
+def test_a_missing_folder_is_told_with_the_source_and_its_line(tmp_path: Path) -> None:
+    with pytest.raises(tg.PipelineError, match=f"no folder {tmp_path / 'missing'}") as caught:
+        preflight.check(counting(tmp_path / "missing").plan(), tmp_path / "checkpoint")
+    assert caught.value.step == "source-1"
+    assert caught.value.where is not None
+
+
+def test_a_folder_without_files_is_said_and_no_error(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        preflight.check(counting(folder).plan(), tmp_path / "checkpoint")
+    assert caplog.messages == [f"source-1: no files in {folder} yet"]
+
+
+def test_the_same_steps_are_fine(folder: Path, checkpoint: Path) -> None:
+    preflight.check(counting(folder).plan(), checkpoint)
+
+
+def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"
+    ):
+        preflight.check(counting(folder, window=True).plan(), checkpoint)
+
+
+def test_state_of_a_step_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds state of aggregate-1"):
+        preflight.check(counting(folder, name="counts").plan(), checkpoint)
