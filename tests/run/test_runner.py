@@ -185,6 +185,21 @@ def test_a_restart_goes_on_where_the_run_ended(run: Run, tmp_path: Path) -> None
         assert sorted(tg.read(tmp_path / "out")["id"].to_pylist()) == list(range(number + 1))
 
 
+def test_files_that_wait_are_told_with_their_size(run: Run, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    for number in range(8):
+        (source / f"{number}.json").write_text('{"id": 7}\n')
+    p = tg.Pipeline("waiting")
+    p.source(tg.sources.Files(source, schema="id bigint")).sink(tg.sinks.Discard())
+    summary, told = run(p, admission__max_rows=1, admission__min_rows=1)
+    files, size = told[0].waiting_files, len('{"id": 7}\n')
+    assert files is not None
+    assert 0 < files < 8
+    assert told[0].waiting_bytes == files * size
+    assert (told[-1].waiting_files, summary.waiting_files) == (0, 0)
+
+
 def test_unreadable_rows_are_kept_with_the_reason_and_counted(run: Run, tmp_path: Path) -> None:
     source = tmp_path / "in"
     source.mkdir()

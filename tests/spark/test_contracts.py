@@ -30,7 +30,7 @@ from tests.cluster.kit import await_that
 from tests.run.readings import sensors
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.errors import SinkError, TidegateError
-from tidegate.sources.source import Limit, Position
+from tidegate.sources.source import Limit, Position, Waiting
 from tidegate.spark import kafka_admin, session, standalone
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.executors import Executors, executors_of, rows_on
@@ -65,6 +65,7 @@ class Story:
     """As the offset log had them in each batch."""
     observed: list[Any] = field(default_factory=list)
     planned: list[int | None] = field(default_factory=list)
+    waiting: list[Any] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     idle_reported: threading.Event = field(default_factory=threading.Event)
 
@@ -105,6 +106,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
         story.cuts.append(running.offsets(batch_id))
         story.observed.append(running.observed())
         story.planned.append(running.planned_at(batch_id))
+        story.waiting.append(running.waiting())
         running.limit([Limit("rows", 3), Limit("files", 2)])
 
     with watching(spark, story):
@@ -127,6 +129,19 @@ def test_contract_StreamExecution_offsetLog(story: Story) -> None:
     """The log has the cut of a batch while that batch runs."""
     taken = [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts]
     assert taken == [[10, 0], [13, 1]]
+
+
+def test_contract_FileStreamSource_unreadFiles(story: Story) -> None:
+    """The files that a batch has left for later, with their sizes."""
+    assert story.waiting == [Waiting(2, 2 * len("line of 0\n")), Waiting(0, 0)]
+
+
+def test_contract_fileSource_log_compactInterval(spark: SparkSession) -> None:
+    """Spark knows the setting by which a file source writes down all files it has seen less often."""
+    conf: Any = spark._jsparkSession
+    interval = "spark.sql.streaming.fileSource.log.compactInterval"
+    assert spark.conf.get(interval) == "1000"
+    assert conf.sessionState().conf().fileSourceLogCompactInterval() == 1000
 
 
 def test_contract_StreamExecution_lastExecution(story: Story) -> None:

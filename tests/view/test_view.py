@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -156,6 +157,15 @@ def test_a_source_that_is_silent_is_named() -> None:
         assert "doors silent for 1 m 15 s (not waited for)" in text
         assert "gates silent for 12 s" in text
         assert "lamps" not in text
+
+
+def test_files_that_wait_are_shown_where_rows_cannot_be_told() -> None:
+    waiting = replace(batch(1), lag=None, waiting_files=290, waiting_bytes=12_300_000)
+    screen = drawn(LiveView, waiting, width=100)
+    assert re.search(r"lag +290 files +12.3 MB", screen)
+    stream = io.StringIO()
+    LinesView(stream)(waiting)
+    assert "| lag 290 files, 12.3 MB |" in stream.getvalue()
 
 
 def test_the_live_view_does_not_know_a_latency_below_zero() -> None:

@@ -36,6 +36,7 @@ class Status:
     interval_seconds: float
     latency_p50: float | None
     lag: int | None
+    """Rows that wait in the sources; None when a source cannot tell."""
     parallelism: int
     route: int | None
     """Version of the route; None without state."""
@@ -44,6 +45,9 @@ class Status:
     """Names of the keyed steps, in the order of the plan."""
     rescale: Rescale | None = None
     """The one under way, or the latest."""
+    waiting_files: int | None = None
+    """Files that wait in the folders of `Files` sources; None without such a source."""
+    waiting_bytes: int | None = None
 
 
 class Controls(Protocol):

@@ -50,6 +50,8 @@ class RunControls:
             nodes=_lines(nodes) if nodes else (),
             steps=self._opened.steps,
             rescale=history[-1] if history else None,
+            waiting_files=last.waiting_files if last else None,
+            waiting_bytes=last.waiting_bytes if last else None,
         )
 
     def plan(self, ask: Ask) -> PlanView:

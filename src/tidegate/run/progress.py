@@ -64,6 +64,9 @@ class BatchProgress:
     """Keys looked up that their node had."""
     state_remote: int = 0
     """Keys looked up that their node had to ask the old owner for: state is on the move."""
+    waiting_files: int | None = None
+    """Files that wait in the folders of `Files` sources; None without such a source."""
+    waiting_bytes: int | None = None
     rescale: str | None = None
     """The phase of the rescale under way; None without one."""
     ahead: int = 0

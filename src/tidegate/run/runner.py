@@ -270,7 +270,7 @@ class Runner:
         outcome = self._outcomes.pop(report.batch_id, None)
         if outcome is None or self._query is None:
             return
-        nodes, kept = self._batches.nodes, outcome.kept
+        nodes, kept, waiting = self._batches.nodes, outcome.kept, self._query.waiting()
         batch_seconds = report.seconds["triggerExecution"]
         rows_in = sum(outcome.rows_in.values())
         self._heard = time.monotonic() if rows_in else self._heard
@@ -311,6 +311,8 @@ class Runner:
             state_nodes=len(nodes.route.nodes) if nodes else 0,
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,
+            waiting_files=waiting.files if waiting else None,
+            waiting_bytes=waiting.bytes if waiting else None,
             rescale=self._rescaler.phase if self._rescaler else None,
             ahead=sum(outcome.ahead.values()),
             idle=outcome.idle,

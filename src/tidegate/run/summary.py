@@ -36,6 +36,9 @@ class Summary:
     """Rows that came after their window had been closed."""
     lag: int | None = None
     """Rows that waited in the sources when the last batch began and were not in it; None when unknown."""
+    waiting_files: int | None = None
+    """The same in files, of `Files` sources; None without such a source."""
+    waiting_bytes: int | None = None
 
 
 class Tally:
@@ -44,6 +47,8 @@ class Tally:
     def __init__(self) -> None:
         self.batches = self.rows_in = self.rows_out = self.dead_letters = self.late = 0
         self.lag: int | None = None
+        self.waiting_files: int | None = None
+        self.waiting_bytes: int | None = None
         self._latest: list[tuple[float, float | None, float | None]] = []
 
     def __call__(self, progress: BatchProgress) -> None:
@@ -53,6 +58,7 @@ class Tally:
         self.dead_letters += progress.dead_letters
         self.late += progress.late
         self.lag = progress.lag
+        self.waiting_files, self.waiting_bytes = progress.waiting_files, progress.waiting_bytes
         self._latest.append((progress.batch_seconds, progress.latency_p50, progress.latency_p99))
         del self._latest[:-_KEPT]
 
@@ -81,6 +87,8 @@ class Tally:
             dead_letters_path=dead_letters_path if self.dead_letters else None,
             late=self.late,
             lag=self.lag,
+            waiting_files=self.waiting_files,
+            waiting_bytes=self.waiting_bytes,
         )
 
 

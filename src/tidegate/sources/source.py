@@ -34,6 +34,14 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Files that a source has found but not read yet."""
+
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Position:
     """Where one source stands after a batch, as Spark's progress reports it (offsets are parsed JSON)."""
 

@@ -9,7 +9,9 @@ sources/I/N     the log of source I; of a file source, the files of its Nth offs
 from __future__ import annotations
 
 import json
+import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -51,8 +53,7 @@ class CheckpointFiles:
         for name in (str(wanted), f"{wanted}.compact"):
             log = self.folder / "sources" / str(source) / name
             if log.is_file():
-                entries = [json.loads(line) for line in log.read_text().splitlines()[1:]]
-                return tuple(entry["path"] for entry in entries if entry["batchId"] == wanted)
+                return tuple(_last_entries(log, wanted))
         return ()
 
     def copy(self, target: Path, batch_id: int, *, settle: float) -> None:
@@ -83,3 +84,33 @@ class CheckpointFiles:
         for path in sorted((self.folder / "sources").rglob("*")):
             if path.is_file() and not path.name.startswith("."):
                 create(target / path.relative_to(self.folder), path.read_bytes())
+
+
+def _last_entries(log: Path, batch_id: int) -> list[str]:
+    """The paths of the entries of a batch in the log of a file source, where they come last.
+
+    A log that was compacted has every file ever seen before them, which is left unread.
+    """
+    found: list[str] = []
+    for line in _lines_from_end(log):
+        if not line.startswith(b"{"):
+            break  # the version, in the first line
+        entry = json.loads(line)
+        if entry["batchId"] != batch_id:
+            break
+        found.append(entry["path"])
+    return found[::-1]
+
+
+def _lines_from_end(path: Path, piece: int = 1 << 16) -> Iterator[bytes]:
+    """The lines of a file that are not empty, last one first, as far as somebody reads them."""
+    with path.open("rb") as file:
+        rest, place = b"", file.seek(0, os.SEEK_END)
+        while place > 0:
+            start = max(0, place - piece)
+            file.seek(start)
+            first, *lines = (file.read(place - start) + rest).split(b"\n")
+            yield from filter(None, reversed(lines))
+            rest, place = first, start
+        if rest:
+            yield rest

@@ -1,13 +1,14 @@
 """A running streaming query: what the engine asks of it beyond PySpark's own interface.
 
-Spark fixes the read limit of each source when a query starts and keeps the cut and the observed metrics of
-the current batch to itself until the batch is over. All three are public on the JVM's side, so this
-module asks there. Spark is pinned to one minor version because of it.
+Spark fixes the read limit of each source when a query starts, keeps the cut and the observed metrics of the
+current batch to itself until the batch is over, and tells nobody which files it has left for later. All of it
+is there on the JVM's side, so this module asks there. Spark is pinned to one minor version because of it.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidegate.sources.source import Limit
+from tidegate.sources.source import Limit, Waiting
 from tidegate.spark.checkpoint_files import CheckpointFiles
+
+_SAMPLE = 500
+_ENTRY = re.compile(r",(\d+),\d+\)(?=, NewFileEntry\(|\)$)")
 
 
 class RunningQuery:
@@ -54,6 +58,16 @@ class RunningQuery:
             found[name] = json.loads(metrics.apply(name).json())
         return found
 
+    def waiting(self) -> Waiting | None:
+        """What the file sources have found in their folders and left for later batches; None without any.
+
+        Spark keeps at most 10,000 files in mind, and none when they are less than a fifth of a batch.
+        """
+        sources = self._execution.sources()
+        each = [sources.apply(number) for number in range(sources.size())]
+        found = [_left(one) for one in each if one.getClass().getSimpleName() == "FileStreamSource"]
+        return Waiting(sum(w.files for w in found), sum(w.bytes for w in found)) if found else None
+
     def limit(self, limits: Sequence[Limit]) -> None:
         """Set what the next batch may take from each source, in the order of the sources."""
         current = self._execution.uniqueSources()
@@ -70,3 +84,16 @@ class RunningQuery:
             return package.PythonStreamingSourceReadLimit(text)
         factory = self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
         return getattr(factory, f"max{kind}")(limit.amount)
+
+
+def _left(source: Any) -> Waiting:
+    """What a file source has left; of many files the size of some stands for that of all."""
+    field = source.getClass().getDeclaredField("unreadFiles")
+    field.setAccessible(True)
+    entries = field.get(source)
+    files = entries.size() if entries is not None else 0
+    if not files:
+        return Waiting(0, 0)
+    # As one text: to ask Java for each field of each entry takes seconds.
+    sizes = [int(size) for size in _ENTRY.findall(entries.take(_SAMPLE).toString())]
+    return Waiting(files, sum(sizes) * files // max(1, len(sizes)))

@@ -41,6 +41,9 @@ _DEFAULTS = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
+    # A file source writes down every file that it has ever seen each time it compacts its log: by default
+    # with every tenth batch, which after a month of small batches is most of the work.
+    "spark.sql.streaming.fileSource.log.compactInterval": "1000",
     # All but Kafka: by the newer interface Spark tells how many messages it wrote.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.

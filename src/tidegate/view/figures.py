@@ -32,6 +32,17 @@ def amount(value: float) -> str:
     return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
+def backlog(rows: int | None, files: int | None, size: int | None) -> str:
+    """What waits in the sources: rows where they can be told, else files.
+
+    >>> backlog(43_210, None, None), backlog(None, 290, 12_300_000), backlog(None, None, None)
+    ('43.2 k', '290 files, 12.3 MB', '-')
+    """
+    if rows is not None:
+        return count(rows)
+    return "-" if files is None else f"{count(files)} files, {amount(size or 0)}"
+
+
 def rate(value: float) -> str:
     """Rows per second.
 

@@ -8,7 +8,7 @@ from typing import TextIO
 
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
-from tidegate.view.figures import count, rate, span
+from tidegate.view.figures import backlog, count, rate, span
 from tidegate.view.output import Output
 from tidegate.view.silence import silences
 from tidegate.view.totals import summary_rows
@@ -53,7 +53,7 @@ class LinesView(View):
     def _write(self) -> None:
         last = self._history[-1]
         going = trend(self._history)
-        lag = "-" if last.lag is None else count(last.lag)
+        lag = backlog(last.lag, last.waiting_files, last.waiting_bytes)
         parts = [
             f"{last.finished_at:%H:%M:%S} {last.pipeline} batch {last.batch_id}",
             f"{count(self._rows)} rows",

@@ -17,7 +17,7 @@ from rich.text import Text
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
 from tidegate.view.chatter import Chatter
-from tidegate.view.figures import amount, count, rate, span, sparkline
+from tidegate.view.figures import amount, backlog, count, rate, span, sparkline
 from tidegate.view.silence import silences
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import lag_slope, trend
@@ -118,8 +118,9 @@ class LiveView(View):
             f"{count(self._tally.rows_in)} in all",
             line(lambda each: each.rows_per_second, "blue"),
         )
-        lag = "-" if last.lag is None else count(last.lag)
-        table.add_row("lag", lag, _trend_text(history), line(lambda each: each.lag, "yellow"))
+        lag, *size = backlog(last.lag, last.waiting_files, last.waiting_bytes).split(", ")
+        waiting = line(lambda each: each.waiting_files if each.lag is None else each.lag, "yellow")
+        table.add_row("lag", lag, Text(size[0]) if size else _trend_text(history), waiting)
         table.add_row(
             "latency p50",
             span(last.latency_p50),

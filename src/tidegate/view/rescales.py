@@ -8,7 +8,7 @@ import typer
 
 from tidegate.control.controls import Status
 from tidegate.rescale.model import Latency, Moved, PlanView, Rescale
-from tidegate.view.figures import amount, rate, span
+from tidegate.view.figures import amount, backlog, rate, span
 from tidegate.view.tables import print_pairs, print_rows
 
 
@@ -128,13 +128,14 @@ def arrival(rescale: Rescale) -> tuple[int, int | None]:
 
 
 def _status_rows(status: Status) -> list[tuple[str, str]]:
+    waiting = status.waiting_files, status.waiting_bytes
     throughput = "-" if status.rows_per_second is None else rate(status.rows_per_second)
     rows = [
         ("batch", "-" if status.batch_id is None else str(status.batch_id)),
         ("processing", throughput),
         ("batch time", f"{span(status.batch_seconds)} of {span(status.interval_seconds)}"),
         ("latency p50", span(status.latency_p50)),
-        ("lag", "-" if status.lag is None else f"{status.lag:,} rows"),
+        ("lag", f"{status.lag:,} rows" if status.lag is not None else backlog(None, *waiting)),
         ("parallelism", str(status.parallelism)),
         ("keyed steps", ", ".join(status.steps) or "none"),
     ]

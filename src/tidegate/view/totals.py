@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.run.summary import Summary
-from tidegate.view.figures import rate, span
+from tidegate.view.figures import backlog, rate, span
 
 _STOPPED = {
     "signal": "stopped by a signal; the next start resumes here",
@@ -18,13 +18,14 @@ _STOPPED = {
 def summary_rows(summary: Summary) -> list[tuple[str, str]]:
     """Label and text, in order."""
     lie_in = "" if summary.dead_letters_path is None else f" in {summary.dead_letters_path}"
+    lag = backlog(None, summary.waiting_files, summary.waiting_bytes)
     rows = [
         ("batches", f"{summary.batches} in {span(summary.seconds)}"),
         ("rows in", f"{summary.rows_in:,} ({rate(summary.rows_per_second)})"),
         ("rows out", f"{summary.rows_out:,}"),
         ("dead letters", f"{summary.dead_letters:,}" + lie_in),
         *([("late", f"{summary.late:,} rows")] if summary.late else []),
-        ("lag", "-" if summary.lag is None else f"{summary.lag:,} rows left"),
+        ("lag", lag if summary.lag is None else f"{summary.lag:,} rows left"),
         ("latency", f"p50 {span(summary.latency_p50)}, p99 {span(summary.latency_p99)}"),
         ("batch time", f"p50 {span(summary.batch_seconds_p50)}"),
         ("ended", _STOPPED[summary.stopped_by]),
