@@ -101,7 +101,15 @@ def test_ls_lists_batches_and_tables(finished: Path) -> None:
     tables = {table["name"]: table for table in found["tables"]}
     assert tables[TABLE]["key"] == {"id": "int64", "name": "string"}
     assert tables[TABLE]["kind"] == "value"
+    assert tables[WINDOWS]["key"] == {"id": "int64", "window_start": "timestamp[us, tz=UTC]"}
     assert set(tables) == {TABLE, WINDOWS}
+
+
+def test_show_finds_a_window_by_the_time_that_it_shows(finished: Path) -> None:
+    shown = answer("state", "show", finished, WINDOWS, "--limit", 1, "--json")["rows"][0]
+    assert datetime.fromisoformat(shown["window_start"]) > START
+    key = ["--key", f"id={shown['id']}", "--key", f"window_start={shown['window_start']}"]
+    assert answer("state", "show", finished, WINDOWS, *key, "--json")["rows"] == [shown]
 
 
 @pytest.fixture

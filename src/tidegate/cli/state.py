@@ -162,12 +162,12 @@ def _first_rows(
     from tidegate.run.inspection import matching, readable
 
     parts: list[pa.Table] = []
-    whole_key = set(wanted) == set(table.keys.names)
+    whole_key = len(wanted) == len(table.keys)
     held = 0
     for piece in reader.pieces(table):
-        rows = matching(piece, wanted)
+        rows = matching(readable(piece, table), wanted)
         if rows.num_rows:
-            parts.append(readable(rows.slice(0, limit + 1), table))
+            parts.append(rows.slice(0, limit + 1))
             held += rows.num_rows
         # The rows of a key are together, so nothing more of it follows.
         if held > limit or (held and whole_key):

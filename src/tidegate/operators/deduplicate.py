@@ -98,9 +98,10 @@ def from_step(step: steps.Deduplicate, given: Input) -> Deduplicate:
     one = sides(given)
     within = None if step.within is None else round(step.within * 1e6)
     if within is None:
-        table = StateTable(step.name, "value", one.keys, pa.schema([]))
+        table = StateTable(step.name, "value", one.keys, pa.schema([]), given.keys)
     elif given.event_time is None:
         raise PipelineError("within= needs an event time; give the source event_time='column'")
     else:
-        table = StateTable(step.name, "buffer", one.keys, pa.schema({_ACCEPTED: pa.int64()}))
+        values = pa.schema({_ACCEPTED: pa.int64()})
+        table = StateTable(step.name, "buffer", one.keys, values, given.keys, (_ACCEPTED,))
     return Deduplicate(one, (table,), one.each[0].schema, within)

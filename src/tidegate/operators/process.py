@@ -126,7 +126,7 @@ def from_step(step: steps.Process, given: Input) -> Process:
     values = pa.schema([field.with_name(_STATE + field.name) for field in columns])
     return Process(
         one,
-        (StateTable(step.name, "value", one.keys, values),),
+        (StateTable(step.name, "value", one.keys, values, given.keys),),
         arrow_schema(spark_schema(step.output_schema)),
         f"{step.name} (declared at {step.where})",
         step.function,

@@ -42,7 +42,7 @@ class SessionAggregate(Grouping):
         ends = [pa.field(FROM, pa.int64()), pa.field(TO, pa.int64())]
         self.sessions = pa.schema([*ends, *self.partials.kept])
         lists = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in self.sessions])
-        self.keep(self.keys, lists, BOUNDS)
+        self.keep(self.keys, lists, BOUNDS, times=(FROM, TO))
 
     def narrow(self, rows: DataFrame, *within: Column) -> DataFrame:
         return super().narrow(rows, self.event_time.micros().alias(TIME))

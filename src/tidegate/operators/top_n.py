@@ -92,7 +92,7 @@ def from_step(step: steps.TopN, given: Input) -> TopN:
     if pa.types.is_nested(kind):
         raise PipelineError(f"by={step.by!r} is a {kind}, which has no order")
     best = pa.list_(pa.struct([pa.field(_TIE, pa.int64()), *side.values]))
-    table = StateTable(step.name, "value", one.keys, pa.schema({_BEST: best}))
+    table = StateTable(step.name, "value", one.keys, pa.schema({_BEST: best}), side.key)
     by = side.shuffled[names.index(step.by)]
     output = pa.schema([*side.schema, pa.field(_RANK, pa.int32())])
     return TopN(one, (table,), output, step.n, by)

@@ -71,7 +71,7 @@ def from_step(step: steps.WindowJoin, left: Input, right: Input) -> WindowJoin:
     both = sides(left, right)
     keys = pa.schema([*both.keys, pa.field(START, pa.int64())])
     tables = tuple(
-        StateTable(f"{step.name}.{part}", "buffer", keys, side.values)
+        StateTable(f"{step.name}.{part}", "buffer", keys, side.values, (*side.key, START), (START,))
         for part, side in zip(("left", "right"), both.each, strict=True)
     )
     output = joined(*both.each, *BOUNDS)

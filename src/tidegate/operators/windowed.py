@@ -37,7 +37,8 @@ class WindowAggregate(Grouping):
 
     def __post_init__(self) -> None:
         self.size, self.every = lengths(self.window)
-        self.keep(pa.schema([*self.keys, pa.field(START, pa.int64())]), self.partials.kept, BOUNDS)
+        keys = pa.schema([*self.keys, pa.field(START, pa.int64())])
+        self.keep(keys, self.partials.kept, BOUNDS, times=(START,))
 
     def narrow(self, rows: DataFrame, *within: Column) -> DataFrame:
         return super().narrow(rows, pane(self.event_time.micros(), self.every).alias(PANE))

@@ -30,6 +30,7 @@ from tidegate.state.table.table import DUE, NEVER, StateTable
 _AT_ONCE = 64 << 20
 """Bytes of runs whose key groups are read together."""
 _RELOADS = 5
+_MOMENT = pa.timestamp("us", tz="UTC")
 _LEAST_RETENTION = 2
 
 
@@ -215,17 +216,30 @@ class Reader:
 def readable(rows: pa.Table, table: StateTable) -> pa.Table:
     """Rows of state for people and other programs: keys, values and `expires`, an event time or null.
 
-    Where a column of the table has that name already, it is `_expires`.
+    Keys have the user's names, and event times are timestamps. Where a column of the table has the name
+    `expires` already, it is `_expires`.
     """
     due = rows[DUE]
     never = pc.equal(due, NEVER)
-    expires = pc.if_else(never, pa.scalar(None, pa.int64()), due).cast(pa.timestamp("us", tz="UTC"))
-    names = [*table.keys.names, *table.values.names]
-    return rows.select(names).append_column("_expires" if "expires" in names else "expires", expires)
+    expires = pc.if_else(never, pa.scalar(None, pa.int64()), due).cast(_MOMENT)
+    names = list(table.seen_as.values())
+    columns = [_with_times(rows[name]) if name in table.times else rows[name] for name in table.seen_as]
+    return pa.table([*columns, expires], [*names, "_expires" if "expires" in names else "expires"])
+
+
+def readable_columns(table: StateTable) -> tuple[pa.Schema, pa.Schema]:
+    """The key and value columns of a table as `readable` has them."""
+    fields = list(readable(table.schema.empty_table(), table).schema)
+    count = len(table.keys)
+    return pa.schema(fields[:count]), pa.schema(fields[count:-1])
+
+
+def _with_times(micros: pa.ChunkedArray) -> pa.ChunkedArray:
+    return micros.cast(pa.list_(_MOMENT) if pa.types.is_list(micros.type) else _MOMENT)
 
 
 def matching(rows: pa.Table, wanted: Mapping[str, pa.Scalar]) -> pa.Table:
-    """The rows whose key columns have these values; a null matches a null, a NaN a NaN."""
+    """The rows, readable, whose key columns have these values; a null matches a null, a NaN a NaN."""
     masks = []
     for name, value in wanted.items():
         if not value.is_valid:
@@ -239,11 +253,12 @@ def matching(rows: pa.Table, wanted: Mapping[str, pa.Scalar]) -> pa.Table:
 
 def key_value(table: StateTable, name: str, text: str | None) -> pa.Scalar:
     """What a text says as a value of a key column; None for null. Binary is written in hex digits."""
-    place = table.keys.get_field_index(name)
+    keys, _ = readable_columns(table)
+    place = keys.get_field_index(name)
     if place < 0:
-        known = ", ".join(f"{field.name} ({field.type})" for field in table.keys)
+        known = ", ".join(f"{field.name} ({field.type})" for field in keys)
         raise StateError(f"{name!r} is not a key column of {table.name}; it has: {known}")
-    kind = table.keys.field(place).type
+    kind = keys.field(place).type
     if text is None:
         return pa.scalar(None, kind)
     try:

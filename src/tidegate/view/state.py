@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tidegate.run.inspection import readable_columns
 from tidegate.view.tables import print_rows
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ def overview(
             {
                 "name": table.name,
                 "kind": table.kind,
-                "key": {field.name: str(field.type) for field in table.keys},
-                "columns": {field.name: str(field.type) for field in table.values},
+                **{
+                    part: {field.name: str(field.type) for field in columns}
+                    for part, columns in zip(("key", "columns"), readable_columns(table), strict=True)
+                },
                 **({"groups": sizes[table.name]} if table.name in sizes else {}),
             }
             for table in tables
@@ -70,7 +73,7 @@ def print_overview(batches: Sequence[Recorded], tables: Sequence[StateTable], si
     typer.echo()
     print_rows(
         ("table", "kind", "key", "columns"),
-        [(table.name, table.kind, _columns(table.keys), _columns(table.values)) for table in tables],
+        [(table.name, table.kind, *map(_columns, readable_columns(table))) for table in tables],
     )
     for name, groups in sizes.items():
         typer.echo()

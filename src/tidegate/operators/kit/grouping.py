@@ -36,9 +36,15 @@ class Grouping(Operator):
     def __post_init__(self) -> None:
         self.keep(self.keys, self.partials.kept)
 
-    def keep(self, key: pa.Schema, values: pa.Schema, before: Iterable[pa.Field] = ()) -> None:
+    def keep(
+        self,
+        key: pa.Schema,
+        values: pa.Schema,
+        before: Iterable[pa.Field] = (),
+        times: tuple[str, ...] = (),
+    ) -> None:
         """State with these columns; in the output, `before` comes between the key and the aggregates."""
-        self.table = StateTable(self.name, "value", key, values)
+        self.table = StateTable(self.name, "value", key, values, times=times)
         self.tables = (self.table,)
         self.output = pa.schema([*self.keys, *before, *self.partials.output])
 

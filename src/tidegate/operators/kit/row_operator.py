@@ -104,7 +104,8 @@ class Join(RowOperator):
 
 def time_buffer(name: str, keys: pa.Schema, side: Side) -> StateTable:
     """The table of a side's rows with their event times."""
-    return StateTable(name, "buffer", keys, pa.schema([pa.field(AT, pa.int64()), *side.values]))
+    values = pa.schema([pa.field(AT, pa.int64()), *side.values])
+    return StateTable(name, "buffer", keys, values, side.key, (AT,))
 
 
 def with_due(rows: pa.Table, delay: int) -> pa.Table:

@@ -39,6 +39,11 @@ class Side:
     event_time: EventTime | None
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """The user's names of the key columns."""
+        return tuple(name for name, _ in self.key_types)
+
+    @property
     def kept(self) -> tuple[str, ...]:
         """Where each column is in a state table."""
         places = zip(self.schema.names, self.shuffled, strict=True)

@@ -145,8 +145,8 @@ def lookup(
     first, second = both.each
     timed = first.event_time is not None and second.event_time is not None
     fields = pa.schema([pa.field(_TIME, pa.int64()), pa.field(_TIE, pa.int64()), *second.values])
-    table = StateTable(
-        f"{step}.{right}", "value", right_keys, pa.schema({_VERSIONS: pa.list_(pa.struct(fields))})
-    )
+    versions = pa.schema({_VERSIONS: pa.list_(pa.struct(fields))})
+    added = right_keys.names[: len(right_keys) - len(second.key)]
+    table = StateTable(f"{step}.{right}", "value", right_keys, versions, (*added, *second.key))
     left = time_buffer(f"{step}.left", left_keys, first)
     return both, (left, table) if timed else (table,), joined(first, second), left, table

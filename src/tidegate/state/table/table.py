@@ -44,6 +44,10 @@ class StateTable:
     keys: pa.Schema
     values: pa.Schema
     """Names are disjoint from those of `keys`, and none begins with an underscore."""
+    labels: tuple[str, ...] = ()
+    """What the user calls the key columns, in their order; empty: by their names here."""
+    times: tuple[str, ...] = ()
+    """The columns, of whole numbers or lists of them, that hold event times in microseconds."""
 
     @cached_property
     def schema(self) -> pa.Schema:
@@ -67,6 +71,14 @@ class StateTable:
     def probes(self) -> pa.Schema:
         """Columns by which rows are asked for: `_hash` and the keys."""
         return pa.schema([self.schema.field(HASH), *self.keys])
+
+    @cached_property
+    def seen_as(self) -> dict[str, str]:
+        """Key and value columns, and what people see each of them as."""
+        names = [*self.keys.names, *self.values.names]
+        labels = dict(zip(self.keys.names, self.labels, strict=False))
+        # A key that is called like another column keeps the name that it has here.
+        return {name: name if labels.get(name) in names else labels.get(name, name) for name in names}
 
     def check(self) -> None:
         """Whether its parts go together; see `codec`."""
