@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import tidegate as tg
 from tidegate.errors import CheckpointError
-from tidegate.run.checkpoint import find, open_log
+from tidegate.pipeline.plan import Plan
+from tidegate.run.checkpoint import find, open_folder, open_log
 
 
 def test_in_the_checkpoint_unless_told(tmp_path: Path) -> None:
@@ -33,6 +35,22 @@ def test_runs_do_not_move_by_themselves(tmp_path: Path) -> None:
     open_log(tmp_path, None)
     with pytest.raises(CheckpointError, match="set it back"):
         open_log(tmp_path, str(tmp_path / "log"))
+
+
+def reading(folder: str) -> Plan:
+    p = tg.Pipeline("reading")
+    p.source(tg.sources.Files(folder, schema="id int")).sink(tg.sinks.Discard())
+    return p.plan()
+
+
+def test_a_mistake_before_the_first_batch_leaves_nothing_to_undo(tmp_path: Path) -> None:
+    place = str(tmp_path / "checkpoint")
+    open_folder(place, reading("typo"))
+    folder = open_folder(place, reading("in"))
+    (folder / "spark" / "offsets").mkdir(parents=True)  # Spark has planned a batch
+    with pytest.raises(CheckpointError, match=r"with sources .*/in\), and this is .*/other"):
+        open_folder(place, reading("other"))
+    open_folder(place, reading("in"))
 
 
 @pytest.mark.parametrize("address", ["{}", "file:{}", "file://{}"])

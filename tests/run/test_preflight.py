@@ -47,30 +47,28 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_missing_folder_is_told_with_the_source_and_its_line(tmp_path: Path) -> None:
     with pytest.raises(tg.PipelineError, match=f"no folder {tmp_path / 'missing'}") as caught:
-        preflight.check(counting(tmp_path / "missing").plan(), tmp_path / "checkpoint")
+        preflight.check_sources(counting(tmp_path / "missing").plan())
     assert caught.value.step == "source-1"
     assert caught.value.where is not None
 
 
-def test_a_folder_without_files_is_said_and_no_error(
-    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_folder_without_files_is_said_and_no_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        preflight.check(counting(folder).plan(), tmp_path / "checkpoint")
+        preflight.check_sources(counting(folder).plan())
     assert caplog.messages == [f"source-1: no files in {folder} yet"]
 
 
 def test_the_same_steps_are_fine(folder: Path, checkpoint: Path) -> None:
-    preflight.check(counting(folder).plan(), checkpoint)
+    preflight.check_state(counting(folder).plan(), checkpoint)
 
 
 def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"
     ):
-        preflight.check(counting(folder, window=True).plan(), checkpoint)
+        preflight.check_state(counting(folder, window=True).plan(), checkpoint)
 
 
 def test_state_of_a_step_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match="holds state of aggregate-1"):
-        preflight.check(counting(folder, name="counts").plan(), checkpoint)
+        preflight.check_state(counting(folder, name="counts").plan(), checkpoint)

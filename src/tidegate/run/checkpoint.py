@@ -19,25 +19,29 @@ from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from tidegate.errors import CheckpointError, StateError
-from tidegate.ledger.atomic import create
+from tidegate.ledger.atomic import create, replace
+from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
 
 def open_folder(place: str, plan: Plan) -> Path:
-    """The folder, created when missing. Raises CheckpointError when it belongs to other sources."""
+    """The folder, created when missing. Raises CheckpointError when other sources have been read into it."""
     folder = _local(place)
     mine = {
         "pipeline": plan.name,
         # Spark keeps offsets by number, so their order counts.
         "sources": [[s.name, type(s.source).__name__, s.source.location] for s in numbered_sources(plan)],
     }
+    label, text = folder / "pipeline.json", json.dumps(mine, indent=2).encode()
     try:
-        is_new = create(folder / "pipeline.json", json.dumps(mine, indent=2).encode())
+        is_new = create(label, text)
+        if not is_new and _is_unused(folder):
+            replace(label, text)
     except OSError as error:
         raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
-    theirs = mine if is_new else _read(folder / "pipeline.json", "pipeline", "sources")
+    theirs = mine if is_new else _read(label, "pipeline", "sources")
     if theirs != mine:
         raise CheckpointError(
             f"the checkpoint {folder} was written by pipeline {theirs['pipeline']!r} with sources "
@@ -107,6 +111,11 @@ def find_log(folder: Path, log: str | None) -> Storage:
             hint = "" if log else "; if the runs were moved, give their place with --log"
             raise StateError(f"there is no folder {path} with the runs of the state{hint}")
     return open_storage(place)
+
+
+def _is_unused(folder: Path) -> bool:
+    """Whether no batch was ever planned there: whoever made it stopped before, maybe for a mistake in it."""
+    return Ledger(folder / "ledger").last is None and not (folder / "spark" / "offsets").exists()
 
 
 def _local(place: str | Path) -> Path:

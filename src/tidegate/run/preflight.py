@@ -13,9 +13,8 @@ from tidegate.state.table.evolution import check_meaning, check_steps
 log = logging.getLogger(__name__)
 
 
-def check(plan: Plan, folder: Path) -> None:
-    """Raise a PipelineError when a source has nothing to read from, and a CheckpointError when the state in
-    the checkpoint `folder` is of other steps; to compare their columns takes Spark's analyser."""
+def check_sources(plan: Plan) -> None:
+    """Raise a PipelineError when a source has nothing to read from; say when there is nothing in it yet."""
     for step in plan.sources:
         try:
             notice = step.source.check()
@@ -23,6 +22,11 @@ def check(plan: Plan, folder: Path) -> None:
             raise step.error(error.problem) from None
         if notice is not None:
             log.warning("%s: %s", step.name, notice)
+
+
+def check_state(plan: Plan, folder: Path) -> None:
+    """Raise a CheckpointError when the state in a checkpoint is of other steps. To compare their columns
+    takes Spark's analyser."""
     last = Ledger(folder / "ledger").last
     if last is not None and last.state is not None:
         check_steps(last.state.tables, plan.meaning, folder)

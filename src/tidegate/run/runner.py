@@ -52,8 +52,9 @@ def run(
 ) -> Summary:
     """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
     faults.enter("driver")
+    preflight.check_sources(plan)
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
-    preflight.check(plan, folder)
+    preflight.check_state(plan, folder)
     with ExitStack() as stack:
         with signals.hangup_kept():
             spark, cluster = stack.enter_context(compute.opened(plan, config))
