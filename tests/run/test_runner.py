@@ -192,7 +192,7 @@ def test_files_that_wait_are_told_with_their_size(run: Run, tmp_path: Path) -> N
         (source / f"{number}.json").write_text('{"id": 7}\n')
     p = tg.Pipeline("waiting")
     p.source(tg.sources.Files(source, schema="id bigint")).sink(tg.sinks.Discard())
-    summary, told = run(p, admission__max_rows=1, admission__min_rows=1)
+    summary, told = run(p, admission__initial_rows=1, admission__max_rows=1, admission__min_rows=1)
     files, size = told[0].waiting_files, len('{"id": 7}\n')
     assert files is not None
     assert 0 < files < 8
