@@ -47,15 +47,25 @@ def checkpoint(tmp_path: Path) -> Path:
 
 def test_a_missing_folder_is_told_with_the_source_and_its_line(tmp_path: Path) -> None:
     with pytest.raises(tg.PipelineError, match=f"no folder {tmp_path / 'missing'}") as caught:
-        preflight.check_sources(counting(tmp_path / "missing").plan())
+        preflight.check_places(counting(tmp_path / "missing").plan())
     assert caught.value.step == "source-1"
     assert caught.value.where is not None
 
 
 def test_a_folder_without_files_is_said_and_no_error(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        preflight.check_sources(counting(folder).plan())
+        preflight.check_places(counting(folder).plan())
     assert caplog.messages == [f"source-1: no files in {folder} yet"]
+
+
+def test_a_sink_out_of_reach_is_told_with_its_line(folder: Path) -> None:
+    (folder / "a.json").write_text("{}")
+    p = tg.Pipeline("nowhere")
+    rows = p.source(tg.sources.Files(folder, schema="id bigint"))
+    rows.sink(tg.sinks.Kafka("127.0.0.1:1", "topic"))
+    with pytest.raises(tg.PipelineError, match=r"127\.0\.0\.1:1") as caught:
+        preflight.check_places(p.plan())
+    assert caught.value.step == "sink-1"
 
 
 def test_the_same_steps_are_fine(folder: Path, checkpoint: Path) -> None:

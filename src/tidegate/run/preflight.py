@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from tidegate.errors import PipelineError
+from tidegate.errors import PipelineError, SinkError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.state.table.evolution import check_meaning, check_steps
@@ -13,15 +13,20 @@ from tidegate.state.table.evolution import check_meaning, check_steps
 log = logging.getLogger(__name__)
 
 
-def check_sources(plan: Plan) -> None:
-    """Raise a PipelineError when a source has nothing to read from; say when there is nothing in it yet."""
-    for step in plan.sources:
+def check_places(plan: Plan) -> None:
+    """Raise a PipelineError when a source or sink is out of reach; say when there is nothing to read yet."""
+    for source in plan.sources:
         try:
-            notice = step.source.check()
+            notice = source.source.check()
         except PipelineError as error:
-            raise step.error(error.problem) from None
+            raise source.error(error.problem) from None
         if notice is not None:
-            log.warning("%s: %s", step.name, notice)
+            log.warning("%s: %s", source.name, notice)
+    for sink in plan.sinks:
+        try:
+            sink.sink.check()
+        except SinkError as error:
+            raise sink.error(str(error)) from None
 
 
 def check_state(plan: Plan, folder: Path) -> None:

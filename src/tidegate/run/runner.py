@@ -52,7 +52,7 @@ def run(
 ) -> Summary:
     """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
     faults.enter("driver")
-    preflight.check_sources(plan)
+    preflight.check_places(plan)
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     preflight.check_state(plan, folder)
     with ExitStack() as stack:
