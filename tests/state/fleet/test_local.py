@@ -138,6 +138,24 @@ def test_what_nodes_of_earlier_generations_left_is_removed_but_for_the_newest_lo
     assert left == {"other", *later, *(f"g{number}-node-0-ab.log" for number in range(3, 13))}
 
 
+def test_a_node_that_is_killed_while_it_starts_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    real = subprocess.Popen
+
+    def deadly(*arguments: Any, **named: Any) -> subprocess.Popen[bytes]:
+        started.append(real(*arguments, **named))
+        if len(started) == 1:
+            started[0].kill()
+        return started[-1]
+
+    monkeypatch.setattr("tidegate.state.fleet.local.subprocess.Popen", deadly)
+    with LocalNodes(1, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
+        assert [node.pid for node in nodes.nodes] == [started[1].pid]
+        assert nodes.dead() == []
+
+
 def test_a_call_to_a_frozen_node_ends_with_the_time_out(nodes: LocalNodes) -> None:
     driver = Driver(connected(nodes))
     ticket = driver.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,12 @@ from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
 from tidegate.state.wire.access import Identity
-from tidegate.state.wire.commands import Begin
+from tidegate.state.wire.commands import Begin, NodeStatus
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
+
+
+pids = itertools.count(1)
 
 
 class Provider:
@@ -28,7 +32,7 @@ class Provider:
     identity: Identity | None = None
 
     def __init__(self, *addresses: str) -> None:
-        self.nodes = tuple(NodeHandle(f"node-{address}", address, 1) for address in addresses)
+        self.nodes = tuple(NodeHandle(f"node-{address}", address, next(pids)) for address in addresses)
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"nobody should ask for {name}")
@@ -76,8 +80,68 @@ def test_without_a_log_the_state_of_such_an_owner_is_lost() -> None:
     mine = nodes([], durable=False)
     mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
     mine._provider = Provider("c", "a")
-    with pytest.raises(StateError, match="2-3 was lost with the node at a"):
+    with pytest.raises(StateError, match="2-3 was in the memory of node-a alone and is lost"):
         mine.begin(1, Ticket(1, 0, 2), None)
+
+
+def test_an_old_owner_that_was_replaced_is_not_asked() -> None:
+    """Wherever its successor listens: that one knows nothing of the state."""
+    told: list[Any] = []
+    mine = nodes(told)
+    mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
+    mine._provider = Provider("a", "b")
+    mine.begin(1, Ticket(1, 0, 2), None)
+    assert told == [{}]
+
+
+class Waiting(Client):
+    """Says how much there is to come, from what it is given; the last one again and again."""
+
+    def __init__(self, told: list[Any], left: list[tuple[int, int]]) -> None:
+        super().__init__(told)
+        self._left = left
+
+    def status(self) -> NodeStatus:
+        left, received = self._left.pop(0) if len(self._left) > 1 else self._left[0]
+        return NodeStatus("b", Ticket(1, 0, 1), "open", frozenset(), 0, 0.0, {}, left, received)
+
+
+def waiting(left: list[tuple[int, int]], *, dead: str | None = None) -> tuple[Nodes, list[Any], list[float]]:
+    """Nodes whose switch is held until the state has come, what the new owner is told, and the pauses."""
+    told: list[Any] = []
+    pauses: list[float] = []
+
+    def connect(address: str) -> Any:
+        if address == dead:
+            raise NodeError(f"{address} does not answer", node=address)
+        return Waiting(told, left)
+
+    mine = nodes(told, durable=dead is None)
+    mine._connect, mine._sleep = connect, pauses.append
+    mine.switch(Route.even(4, nodes=2, partitions=2), hold=True)
+    return mine, told, pauses
+
+
+def test_a_batch_is_held_as_long_as_state_comes() -> None:
+    steps = [(2, received) for received in range(0, 40_000, 10)]
+    mine, _, pauses = waiting([*steps, (0, 40_000)])
+    mine.begin(1, Ticket(1, 0, 1), None)
+    assert len(pauses) == len(steps)
+
+
+def test_a_batch_is_not_held_for_ever_when_nothing_comes() -> None:
+    mine, told, pauses = waiting([(2, 7)])
+    with pytest.raises(NodeError, match="waits for the state of 2 key groups, and for 30 s nothing"):
+        mine.begin(1, Ticket(1, 0, 1), None)
+    assert 30 <= sum(pauses) < 40
+    assert len(told) > 10, "the node was told again, so that it asked again"
+
+
+def test_without_a_log_a_batch_is_not_held_for_an_old_owner_that_is_dead() -> None:
+    mine, _, pauses = waiting([(2, 7)], dead="a")
+    with pytest.raises(NodeError, match="a does not answer"):
+        mine.begin(1, Ticket(1, 0, 1), None)
+    assert sum(pauses) < 2
 
 
 def test_nodes_that_were_closed_say_so() -> None:

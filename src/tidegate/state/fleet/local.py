@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -24,14 +25,22 @@ from tidegate.state.fleet.sockets import SocketFolder
 from tidegate.state.wire.access import IDENTITY, OPTIONS, SOCKET, TOKEN, Identity
 from tidegate.state.wire.client import NodeClient
 
+_log = logging.getLogger(__name__)
+
 _START = 60.0
 """Seconds that a node has until it listens."""
+_STARTS = 3
+"""So often a node is started that is killed before it listens."""
 _END = 5.0
 """Seconds that nodes have to end by themselves."""
 _LOW = 15
 """The priority of a node that starts while others work, as `nice` has it."""
 _LOGS = 10
 """So many logs of earlier nodes are kept, the newest ones."""
+
+
+class _KilledError(StateError):
+    """A node was killed before it listened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +194,15 @@ class LocalNodes:
             return True
 
     def _start(self, index: int, *, gently: bool = False) -> _Running:
+        """One that says why it cannot start is believed; one that was killed is replaced."""
+        for _ in range(_STARTS - 1):
+            try:
+                return self._start_once(index, gently=gently)
+            except _KilledError as error:
+                _log.warning("%s; starting another one", error)
+        return self._start_once(index, gently=gently)
+
+    def _start_once(self, index: int, *, gently: bool) -> _Running:
         name = f"{self._prefix}node-{index}-{secrets.token_hex(4)}"
         folder = self._scratch / name
         with (self._scratch / f"{name}.log").open("wb") as log:
@@ -208,11 +226,16 @@ class LocalNodes:
         if gently:
             _prioritise(process.pid, 0)
         if not line.endswith(b"\n"):
+            # One that closed its output has ended, or is about to.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END)
+            in_time = process.returncode is not None
             process.kill()
             process.communicate()
             shutil.rmtree(folder, ignore_errors=True)
             said = (self._scratch / f"{name}.log").read_text(errors="replace")[-2000:].strip()
-            raise StateError(
+            kind = _KilledError if in_time and process.returncode < 0 else StateError
+            raise kind(
                 f"state node {name} did not start (exit code {process.returncode}): {said or 'no output'}"
             )
         told = json.loads(line)

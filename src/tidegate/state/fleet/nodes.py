@@ -35,6 +35,10 @@ _log = logging.getLogger(__name__)
 
 _GLANCE = 0.01
 """Seconds between two looks at state that a batch is held for."""
+_GLANCES = 100
+"""Such looks without any news until the node is told again."""
+_PATIENCE = 3
+"""Time-outs that pass without any news until it is given up."""
 _WHOLE = 1 << 62
 """Bytes: all of it."""
 _FADING = 0.8
@@ -76,8 +80,8 @@ class Kept:
 class _Switch:
     """What is special about the first batch on a new route."""
 
-    origins: Mapping[int, Mapping[str, Groups]] = field(default_factory=dict)
-    """New owner -> address of the old one -> groups."""
+    origins: Mapping[int, Mapping[NodeHandle, Groups]] = field(default_factory=dict)
+    """New owner -> old owner -> groups."""
     losing: frozenset[int] = frozenset()
     """Nodes that own nothing any more: they have to hear of it."""
     hold: bool = False
@@ -174,11 +178,10 @@ class Nodes:
     def switch(self, route: Route, *, hold: bool) -> None:
         """Between two batches: the next one runs on this route. `hold` it until the state is all there."""
         handles = self._provider.nodes
-        origins: dict[int, dict[str, Groups]] = {}
+        origins: dict[int, dict[NodeHandle, Groups]] = {}
         for move in moves(self.route, route) if self.peers else ():
-            groups = origins.setdefault(move.target, {})
-            address = handles[move.source].address
-            groups[address] = groups.get(address, frozenset()) | {move.group}
+            groups, owner = origins.setdefault(move.target, {}), handles[move.source]
+            groups[owner] = groups.get(owner, frozenset()) | {move.group}
         losing = frozenset(self.route.nodes) - frozenset(route.nodes)
         self._switch = _Switch(origins, losing, hold)
         self.route = route
@@ -233,13 +236,8 @@ class Nodes:
             urgent=switch.hold,
         )
         self._client(node).begin(command)
-        waited = 0
-        while switch.hold and self._client(node).status().groups_left:
-            self._sleep(_GLANCE)
-            waited += 1
-            if waited % 100 == 0:
-                # A node leaves an old owner that did not answer alone until it is begun again.
-                self._client(node).begin(command)
+        if switch.hold:
+            self._hold(node, command)
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[StagedPart]:
         """Have a node make durable what was staged; what that was."""
@@ -300,13 +298,37 @@ class Nodes:
             return {}  # It is replaced when the next batch needs it.
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
+    def _hold(self, node: int, command: Begin) -> None:
+        """Wait until a node has all of its state, as long as some of it comes."""
+        seen, waited = (0, 0), 0
+        while (left := (status := self._client(node).status()).groups_left) > 0:
+            waited = waited + 1 if seen == (left, status.received) else 0
+            seen = left, status.received
+            if waited * _GLANCE > _PATIENCE * self._timeout:
+                raise NodeError(
+                    f"state node {node} waits for the state of {left} key groups, and for "
+                    f"{_PATIENCE * self._timeout:.0f} s nothing of it has come",
+                    node=str(node),
+                )
+            self._sleep(_GLANCE)
+            if waited % _GLANCES == _GLANCES - 1:
+                # A node leaves an old owner that did not answer alone until it is begun again; where there is
+                # no log, nobody but that owner has the state.
+                for address in () if self.durable else command.origins:
+                    self._connect(address).status()
+                self._client(node).begin(command)
+
     def _origins(self, node: int) -> Mapping[str, Groups]:
-        """Where a node gets the state of its groups from. An old owner may have died and the node itself
-        listen at its address by now: then only the log has that state, if there is one."""
-        own, origins = self._handle(node).address, self._switch.origins.get(node, {})
-        if own in origins and not self.durable:
-            raise StateError(f"the state of {show_groups(origins[own])} was lost with the node at {own}")
-        return {address: groups for address, groups in origins.items() if address != own}
+        """Where a node gets the state of its groups from. An old owner may have died since: then only the
+        log has that state, if there is one."""
+        origins, known = self._switch.origins.get(node, {}), set(self._provider.nodes)
+        for owner, groups in origins.items():
+            if owner not in known and not self.durable:
+                raise StateError(
+                    f"the state of key groups {show_groups(groups)} was in the memory of {owner.name} alone "
+                    "and is lost with it; start again, with state.durable if that must not happen"
+                )
+        return {owner.address: groups for owner, groups in origins.items() if owner in known}
 
     def _client(self, node: int) -> NodeClient:
         return self._connect(self._handle(node).address)

@@ -179,7 +179,8 @@ class StateNode:
         every run."""
         fence, groups = self._fence, self._shard.groups
         figures = self._staging.bytes, self._lock.busy(), self._shard.sizes() if sizes else {}
-        return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, self._shard.groups_left)
+        coming = self._shard.groups_left, self._shard.received
+        return NodeStatus(self._name, fence.ticket, fence.phase, groups, *figures, *coming)
 
     def compact_once(self, rest: Rest) -> bool:
         """Merge a few runs if that is due; whether it was. `rest` is called now and then. Reads and the batch

@@ -11,7 +11,8 @@ import pyarrow as pa
 from tidegate.errors import StateError, TidegateError
 from tidegate.state.table.keys import Groups
 
-_AT_ONCE = 16
+_AT_ONCE = 256
+"""More than there are nodes to be asked by all requests together, so that none waits for one that hangs."""
 
 T = TypeVar("T")
 

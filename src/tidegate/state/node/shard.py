@@ -246,6 +246,11 @@ class Shard:
         """Key groups whose state has not wholly arrived."""
         return len(self._now.open)
 
+    @property
+    def received(self) -> int:
+        """Bytes that have come from other nodes."""
+        return self._reads.received
+
     def prepare(
         self, batch_id: int, attempt: str, writes: Mapping[str, pa.Table], watermark: int | None
     ) -> Prepared:

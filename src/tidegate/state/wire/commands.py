@@ -218,6 +218,8 @@ class NodeStatus:
     """As `Snapshot.sizes` gives them; empty unless asked for."""
     groups_left: int = 0
     """Key groups whose state has not wholly arrived."""
+    received: int = 0
+    """Bytes that have come from other nodes."""
 
 
 def operation(kind: type) -> str:

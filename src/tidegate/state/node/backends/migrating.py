@@ -37,6 +37,8 @@ from tidegate.state.table.table import HASH, PROBE, Places, StateTable, by_probe
 
 _log = logging.getLogger(__name__)
 _END = 2**64
+_ROUNDS = 100
+"""Times that origins are asked again because some did not answer; each is left out from then on."""
 
 T = TypeVar("T")
 
@@ -95,6 +97,8 @@ class Migrating:
         self._peers = peers
         self._runs = Columnar()
         self._figures: Counter[str] = Counter()
+        self.received = 0
+        """Bytes that have come, in all."""
         self._lock = threading.Lock()  # of the figures
 
     def figures(self) -> dict[str, int]:
@@ -231,7 +235,7 @@ class Migrating:
         """Ask for the keys of open groups that are not known here; how many there were. One request to each
         origin, unless one fails."""
         remote = 0
-        while True:
+        for _ in range(_ROUNDS):
             requests: dict[tuple[str, int], _Request] = {}
             for share in shares:
                 for address, groups, keys in _missing(snapshot, table, share):
@@ -250,13 +254,14 @@ class Migrating:
                 for arrival in request.arrivals:  # Each takes note of what is of its own groups.
                     arrival.transfer.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)
+        raise StateError(f"{table.name}: one owner of its state after the other does not answer")
 
     def _asked(
         self, snapshot: Snapshot, groups: Groups, asking: Callable[[Arrival], Callable[[Origin], T]]
     ) -> list[tuple[Arrival, str, T]]:
         """The answers of all origins of open groups, as of the arrival's batch, each with what it was asked
         for. Groups whose origin does not answer are no longer open then."""
-        while True:
+        for _ in range(_ROUNDS):
             wanted = [
                 (Arrival(arrival.transfer, mine), address)
                 for arrival in snapshot.arriving
@@ -272,6 +277,7 @@ class Migrating:
                     found.append((arrival, address, answer))
             if not failed:
                 return found
+        raise StateError(f"one owner of {show_groups(groups)} after the other does not answer")
 
     def _give_up(self, snapshot: Snapshot, arrival: Arrival, address: str, error: TidegateError) -> None:
         """Do without an origin, for everything that was to come from it."""
@@ -291,6 +297,7 @@ class Migrating:
     def _count(self, **figures: int) -> None:
         with self._lock:
             self._figures.update(figures)
+            self.received += figures.get("demand_bytes", 0) + figures.get("background_bytes", 0)
 
 
 def _missing(snapshot: Snapshot, table: StateTable, share: _Share) -> Iterator[tuple[str, Groups, pa.Table]]:

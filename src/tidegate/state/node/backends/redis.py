@@ -14,6 +14,7 @@ from tidegate.state.node.backends.store import Change, Id, Store
 from tidegate.state.table.keys import Groups
 from tidegate.state.table.table import NEVER
 
+_TRIES = 100
 _AT_ONCE = 5_000
 """Fields in one command; a longer one would hold up other clients."""
 
@@ -75,7 +76,7 @@ class RedisStore(Store):
         for change in changes:
             changed[change.group].append(change)
         fit = frozenset(before)
-        while fit:
+        for _ in range(_TRIES if fit else 0):
             with self._client.pipeline() as pipeline:
                 try:
                     # From here on another process that changes one of these versions makes `execute` fail.
@@ -93,6 +94,10 @@ class RedisStore(Store):
                     continue
                 except self._error as error:
                     raise self._failed(error) from error
+        if fit:
+            raise StateError(
+                f"Redis at {self._place}: others changed the same key groups {_TRIES} times in a row"
+            )
         return fit
 
     def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
