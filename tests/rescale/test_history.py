@@ -104,3 +104,15 @@ def test_one_that_did_not_come_to_its_end_is_over(phase: RescalePhase) -> None:
     record = history.get(1)
     assert record.over
     assert record.longest_gap is None
+
+
+def test_a_rescale_that_never_settles_keeps_its_first_batches_alone() -> None:
+    history = steady()
+    asked(history, 104.5)
+    history.switched(1, 5, hold=False)
+    for number in range(5, 3005):
+        history.batch(batch(number, 100.0 + number, latency=3.0 if number < 1005 else 99.0))
+    history.batch(batch(3005, 3155.0))
+    assert len(history._tracked[1].during) == 1000
+    record = history.get(1)
+    assert (record.during, record.longest_gap) == (Latency(3.0, 6.0), 51.0)

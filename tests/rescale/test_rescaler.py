@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,12 +12,14 @@ import pyarrow as pa
 import pytest
 
 from tidegate import config
+from tidegate.batch.outcome import Outcome
 from tidegate.errors import ControlError
 from tidegate.ledger.ledger import Ledger
 from tidegate.rescale.model import Ask
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.run import recovery
-from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.fleet.nodes import Arrived, Kept, Nodes
+from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
 
 
@@ -49,9 +51,16 @@ class Desk:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
+    with opened(tmp_path) as found:
+        yield found
+
+
+@contextmanager
+def opened(tmp_path: Path, **state: str) -> Iterator[Desk]:
     ledger = Ledger(tmp_path / "ledger")
     ledger.take_over()
-    settings = config.load(environ={}, overrides={"state.nodes": 1})
+    overrides = {f"state.{name}": value for name, value in state.items()}
+    settings = config.load(environ={}, overrides={"state.nodes": 1, **overrides})
     with ExitStack() as stack:
         nodes, _ = recovery.start(tmp_path, ledger, Counting(), settings, pipeline="desk", parallelism=2)
         assert nodes is not None
@@ -99,3 +108,22 @@ def test_a_second_one_is_refused_with_the_story_of_the_first(desk: Desk) -> None
     with pytest.raises(ControlError, match="has not switched") as refused:
         desk.rescaler.apply(Ask(nodes=3))
     assert refused.value.story == ("rescale 1 (hybrid) to 2 nodes was asked for",)
+
+
+def outcome(batch_id: int, groups_left: int) -> Outcome:
+    kept = Kept(StateManifest(batch_id, 256, None, ()), 0, 0, 0, 0, Arrived(groups_left=groups_left))
+    return Outcome(batch_id, 1000.0 + batch_id, {}, {}, {}, None, {}, 1, kept)
+
+
+def test_what_a_lazy_rescale_has_left_behind_follows_after_a_while(tmp_path: Path) -> None:
+    with opened(tmp_path, transfer="peer") as desk:
+        desk.rescaler.apply(Ask(nodes=2, strategy="lazy"))
+        desk.do()
+        desk.rescaler.boundary(0)
+        budgets = []
+        for number in range(102):
+            desk.rescaler.committed(outcome(number, groups_left=7), seconds=0.1)
+            budgets.append(desk.nodes.budget)
+        assert set(budgets[:99]) == {0}, "for a while only what is needed moves"
+        assert min(budgets[99:]) > 0
+        assert desk.rescaler.phase == "moving"

@@ -20,7 +20,7 @@ class NodeLine:
     load: float
     """Share of all state accesses, 0 to 1."""
     bytes: int
-    """What its key groups take in the log."""
+    """What its key groups take in the log, about."""
 
 
 @dataclass(frozen=True, slots=True)

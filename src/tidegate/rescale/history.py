@@ -15,6 +15,8 @@ from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase, S
 
 STRETCH = 20
 """Batches before and after a rescale that its latency is compared with."""
+_DURING = 1_000
+"""Batches of a rescale that tell its latency, the first ones: it may never settle."""
 _KEPT = 1_000
 
 
@@ -97,8 +99,7 @@ class History:
         self._outputs.append(output)
         for number, tracked in list(self._tracked.items()):
             if not tracked.rescale.over:
-                tracked.during.append(output)
-                self._during(number, tracked, batch)
+                self._during(number, tracked, batch, output)
             elif tracked.rescale.phase == "settled" and len(tracked.after) < STRETCH:
                 tracked.after.append(output)
                 self._update(number, after=_latency(tracked.after))
@@ -116,12 +117,14 @@ class History:
         """It failed, or another one took its place."""
         return self._update(number, phase=phase, why=why)
 
-    def _during(self, number: int, tracked: _Tracked, batch: Outcome) -> None:
+    def _during(self, number: int, tracked: _Tracked, batch: Outcome, output: _Output) -> None:
         if tracked.last_output is not None:
             tracked.gap = max(tracked.gap, batch.visible_at - tracked.last_output)
         tracked.last_output = batch.visible_at
-        record = tracked.rescale
-        self._update(number, during=_latency(tracked.during), longest_gap=tracked.gap or None)
+        if len(tracked.during) < _DURING:
+            tracked.during.append(output)
+            self._update(number, during=_latency(tracked.during))
+        record = self._update(number, longest_gap=tracked.gap or None)
         if record.first_batch is None or batch.batch_id < record.first_batch:
             return
         first = record.seconds_to_first_batch

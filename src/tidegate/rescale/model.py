@@ -102,6 +102,7 @@ class Rescale:
     background: Moved = Moved()
     before: Latency = Latency()
     during: Latency = Latency()
+    """Of its first 1,000 batches."""
     after: Latency = Latency()
     longest_gap: float | None = None
     """Seconds between two outputs, the longest from the ask until it settled."""

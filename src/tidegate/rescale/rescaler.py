@@ -28,6 +28,9 @@ log = logging.getLogger(__name__)
 
 _LEAST = 256 << 10
 """Bytes that come over in the background during a batch however busy the machine is: it has to end."""
+_LAZY = 100
+"""Batches after a `lazy` switch in which keys move only when they are needed. Then the rest follows: its old
+owners are not to be kept for ever."""
 
 
 class RestartRequestedError(Exception):
@@ -65,6 +68,8 @@ class Rescaler:
         self._change = threading.Lock()
         self._pace: Pace | None = None
         self._limit = interval
+        self._lazy = 0
+        """Batches until the state that nobody asked for follows; 0 when it does, or there is none."""
         self._seconds: deque[float] = deque(maxlen=20)
         self._restart: Route | None = None
         self._spawn = spawn
@@ -165,6 +170,7 @@ class Rescaler:
             self._do(self._migration.handle(migration.Committed(arrived.groups_left)))
             if self._pace is None:
                 self._seconds.append(seconds)
+                self._wait_for_lazy()
             else:
                 used = arrived.background.bytes >= self._nodes.budget // 2
                 self._nodes.budget = self._pace.next(seconds, self._limit, used)
@@ -208,20 +214,32 @@ class Rescaler:
         self._nodes.switch(route, hold=hold)
         record = self.history.switched(number, batch_id, hold=hold)
         log.info("rescale %d: batch %d runs on route %d", number, batch_id, route.version)
-        self._nodes.budget, self._pace = 0, None
+        self._nodes.budget, self._pace, self._lazy = 0, None, 0
         if record.strategy == "hybrid" and self._nodes.peers:
-            most = size(self._settings.transfer_rate)
-            self._pace = Pace(start=most // 8, floor=min(_LEAST, most), ceiling=most)
-            self._nodes.budget = most // 8
-            # Batches that take longer than the interval as it is are not to take much longer than they did.
-            usual = median(self._seconds) if self._seconds else 0.0
-            self._limit = max(self._interval, 1.25 * usual)
+            self._set_pace()
+        elif record.strategy == "lazy" and self._nodes.peers:
+            self._lazy = _LAZY
+
+    def _set_pace(self) -> None:
+        """From now on state comes over in the background."""
+        most = size(self._settings.transfer_rate)
+        self._pace = Pace(start=most // 8, floor=min(_LEAST, most), ceiling=most)
+        self._nodes.budget = self._pace.budget
+        # Batches that take longer than the interval as it is are not to take much longer than they did.
+        usual = median(self._seconds) if self._seconds else 0.0
+        self._limit = max(self._interval, 1.25 * usual)
+
+    def _wait_for_lazy(self) -> None:
+        if self._lazy:
+            self._lazy -= 1
+            if not self._lazy:
+                self._set_pace()
 
     def _settle(self, number: int, nodes: int) -> None:
         self._nodes.shrink(nodes)
         if self._nodes.peers:
             self._nodes.let_go()
-        self._nodes.budget, self._pace = 0, None
+        self._nodes.budget, self._pace, self._lazy = 0, None, 0
         record = self.history.settled(number, now=self._clock())
         if record.parallelism[1] < record.parallelism[0]:
             self._follow(self._migration.route.parallelism)
@@ -266,6 +284,6 @@ class Rescaler:
             return "no bytes move: new owners read the runs of the log, which is a local folder"
         return {
             "eager": "the next batch waits until all of this has moved",
-            "lazy": "no pause: a key moves when a batch needs it; old owners stay until all have moved",
+            "lazy": f"no pause: a key moves when a batch needs it; after {_LAZY} batches the rest follows",
             "hybrid": "no pause: a key moves when a batch needs it, the rest in the background",
         }[strategy]

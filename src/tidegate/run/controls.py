@@ -87,7 +87,7 @@ class RunControls:
 
 
 def _lines(nodes: Nodes) -> tuple[NodeLine, ...]:
-    route, sizes = nodes.route, nodes.sizes()
+    route, stored = nodes.route, nodes.stored()
     shares = share(route, nodes.load)
     lines = []
     for index, handle in enumerate(nodes.handles):
@@ -100,7 +100,7 @@ def _lines(nodes: Nodes) -> tuple[NodeLine, ...]:
                 pid=handle.pid,
                 groups=show_groups(groups),
                 load=shares[index] if index < len(shares) else 0.0,
-                bytes=sum(sizes.get(group, (0, 0))[1] for group in groups),
+                bytes=stored[index] if index < len(stored) else 0,
             )
         )
     return tuple(lines)

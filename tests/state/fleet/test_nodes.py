@@ -14,7 +14,7 @@ from tidegate.errors import NodeError, StateError
 from tidegate.rescale.route import Route
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
-from tidegate.state.log.manifest import StateManifest
+from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.table import StateTable
 from tidegate.state.wire.access import Identity
 from tidegate.state.wire.commands import Begin, NodeStatus
@@ -92,6 +92,18 @@ def test_an_old_owner_that_was_replaced_is_not_asked() -> None:
     mine._provider = Provider("a", "b")
     mine.begin(1, Ticket(1, 0, 2), None)
     assert told == [{}]
+
+
+def test_what_nodes_store_is_told_without_asking_them() -> None:
+    def nobody(address: str) -> Any:
+        raise AssertionError(f"nobody should ask {address}")
+
+    mine = nodes([])
+    mine._connect = nobody
+    mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
+    runs = (RunRef("1-a.run", 1, frozenset({0, 1, 2}), 9, 300), RunRef("2-b.run", 2, frozenset({3}), 9, 50))
+    mine.committed(Ticket(1, 2, 1), StateManifest(2, 4, None, (TABLE,), runs))
+    assert mine.stored() == [200, 150]
 
 
 class Waiting(Client):
