@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 from tidegate.batch import protocol
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.protocol import BatchProtocol
-from tidegate.batch.ticket import Ticket
 from tidegate.disk import Disk, File
 from tidegate.ledger import ledger as ledgers
 from tidegate.ledger.atomic import create
@@ -28,7 +27,7 @@ from tidegate.state.log.log import Snapshot
 from tidegate.state.log.storage import Local
 from tidegate.state.node.fence import Fence
 from tidegate.state.node.received import Received
-from tidegate.state.node.staging import Staging
+from tidegate.state.node.staging import Staged, Staging
 from tidegate.state.table.table import GONE, StateTable
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.task.state import TaskState
@@ -58,9 +57,10 @@ def writes_add_up(patch: Patch) -> None:
     """A second write of a task is added to its first one instead of taking its place."""
     put = Staging.put
 
-    def added(self: Staging, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]) -> None:
+    def added(self: Staging, table: str, partition: int, staged: Staged) -> None:
         before = self._parts.get((table, partition))
-        put(self, table, partition, pa.concat_tables([before.rows, rows]) if before else rows, stats)
+        rows = pa.concat_tables([before.rows, staged.rows]) if before else staged.rows
+        put(self, table, partition, replace(staged, rows=rows))
 
     patch.setattr(Staging, "put", added)
 
@@ -219,15 +219,15 @@ def dead_nodes_are_not_replaced(patch: Patch) -> None:
 def the_hot_key_cache_is_always_valid(patch: Patch) -> None:
     """Whatever attempt wrote it."""
     recall = HotKeys.recall
-    latest: dict[Path, Ticket] = {}
+    latest: dict[Path, int] = {}
     remember = HotKeys.remember
 
-    def remembering(self: HotKeys, table: StateTable, ticket: Ticket, rows: pa.Table) -> None:
-        latest[self._file(table)] = ticket
-        remember(self, table, ticket, rows)
+    def remembering(self: HotKeys, table: StateTable, nonce: int, rows: pa.Table) -> None:
+        latest[self._file(table)] = nonce
+        remember(self, table, nonce, rows)
 
-    def anything(self: HotKeys, table: StateTable, ticket: Ticket | None) -> pa.Table | None:
-        return recall(self, table, latest.get(self._file(table)))
+    def anything(self: HotKeys, table: StateTable, nonce: int) -> pa.Table | None:
+        return recall(self, table, latest.get(self._file(table), nonce))
 
     patch.setattr(HotKeys, "remember", remembering)
     patch.setattr(HotKeys, "recall", anything)

@@ -15,13 +15,15 @@ from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
 from tidegate.rescale.spread import respread
 from tidegate.state.fleet.local import LocalNodes
+from tidegate.state.fleet.nodes import agreed
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, PROBE, StateTable
 from tidegate.state.task import hot_keys
 from tidegate.state.task.assignment import Assignment
+from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.task.state import TaskState
 from tidegate.state.wire.client import client_for
-from tidegate.state.wire.commands import Begin
+from tidegate.state.wire.commands import Begin, Nonces
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 GROUPS = 16
@@ -59,7 +61,7 @@ class Fleet:
         """Of the one executor that its tasks run in, each in another worker."""
         self.route = Route.even(GROUPS, nodes=2, partitions=partitions)
         self.base = StateManifest(-1, GROUPS, None, (TABLE,))
-        self.before: Ticket | None = None
+        self.nonces: Nonces = {}
 
     def client(self, node: int) -> Any:
         address = self.local.nodes[node].address
@@ -73,7 +75,7 @@ class Fleet:
             self.client(node).begin(Begin(self.ticket, self.base, groups, watermark))
         addresses = tuple(node.address for node in self.local.nodes)
         time = Time(self.base.closed, watermark)
-        return Assignment("p", self.local.token, self.ticket, self.before, time, self.route, addresses, 20.0)
+        return Assignment("p", self.local.token, self.ticket, self.nonces, time, self.route, addresses, 20.0)
 
     def task(self, watermark: int | None = None) -> TaskState:
         """That of the first partition, in a new batch."""
@@ -86,7 +88,7 @@ class Fleet:
         self.base = StateManifest(self.ticket.batch_id, GROUPS, self.watermark, (TABLE,), runs)
         for node in (0, 1):
             self.client(node).commit(self.ticket, self.watermark)
-        self.before = self.ticket
+        self.nonces = agreed(answer.nonces for answer in answers)
         return sum(answer.stats.get("wire", 0) for answer in answers)
 
 
@@ -187,6 +189,29 @@ def test_an_attempt_that_was_given_up_is_not_remembered(local: LocalNodes, tmp_p
         state.stage((TABLE,), late=0)
     fleet.commit()
     assert found(fleet.task(), 10) == {10: 1}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_attempt_that_another_one_overtook_is_not_remembered(
+    local: LocalNodes, tmp_path: Path, partitions: int
+) -> None:
+    """Spark ran a task twice, in two executors, and the user's function answered differently."""
+    fleet = Fleet(local, tmp_path / "slow", partitions=partitions)
+    assignment = fleet.begin()
+    for executor, count in (("slow", 5), ("quick", 1)):
+        state = TaskState(assignment, 0, tmp_path / executor)
+        state.put(TABLE, rows({10: count}))
+        state.stage((TABLE,), late=0)
+    fleet.commit()
+    again = fleet.begin()
+    assert found(TaskState(again, 0, tmp_path / "slow"), 10) == {10: 1}
+    assert HotKeys(tmp_path / "slow", local.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0]) is None
+    assert HotKeys(tmp_path / "quick", local.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0]) is not None
+
+
+def test_where_nodes_have_different_attempts_nothing_is_recalled() -> None:
+    one, other = {"t": {0: 7, 1: 8}, "u": {0: 9}}, {"t": {0: 7, 1: 6}}
+    assert agreed([one, other]) == {"t": {0: 7}, "u": {0: 9}}
 
 
 @pytest.mark.parametrize("trouble", ["no folder can be made", "too many rows"])

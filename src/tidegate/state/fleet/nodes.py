@@ -28,7 +28,7 @@ from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups, show_groups
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.wire.client import NodeClient, client_for
-from tidegate.state.wire.commands import Begin, PrepareAnswer
+from tidegate.state.wire.commands import Begin, Nonces, PrepareAnswer
 from tidegate.units import seconds
 
 _log = logging.getLogger(__name__)
@@ -128,6 +128,7 @@ class Nodes:
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
         self._before: Ticket | None = None
+        self._nonces: Nonces = {}
         self._answers: dict[int, PrepareAnswer] = {}
         self._provider = provider
         self._connect = connect or partial(
@@ -222,7 +223,7 @@ class Nodes:
             pipeline=self._pipeline,
             token=self.token,
             ticket=ticket,
-            before=self._before,
+            nonces=self._nonces,
             time=time,
             route=self.route,
             addresses=tuple(node.address for node in self._provider.nodes),
@@ -277,6 +278,7 @@ class Nodes:
             for group, accesses in answer.load.items():
                 load[group] += accesses
         self.load = load
+        self._nonces = agreed(answer.nonces for answer in self._answers.values())
         self._answers = {}
 
     def commit(self, node: int, ticket: Ticket, watermark: int | None) -> None:
@@ -347,6 +349,18 @@ class Nodes:
         if node >= len(handles):
             raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
         return handles[node]
+
+
+def agreed(nonces: Iterable[Nonces]) -> Nonces:
+    """Which attempt at each task counts; those are left out of which one node has one attempt and another
+    node another."""
+    found: dict[str, dict[int, int]] = {}
+    for tables in nonces:
+        for table, parts in tables.items():
+            known = found.setdefault(table, {})
+            for partition, nonce in parts.items():
+                known[partition] = nonce if known.get(partition, nonce) == nonce else 0
+    return {table: {at: nonce for at, nonce in parts.items() if nonce} for table, parts in found.items()}
 
 
 def _arrived(answers: Iterable[PrepareAnswer]) -> Arrived:

@@ -47,8 +47,8 @@ def dispatch(node: StateNode, command: Command, rows: pa.Table | None = None) ->
             return wire.page(*node.fetch_range(table, groups, batch_id, first, size))
         case wire.Release(ticket, groups):
             node.release(ticket, groups)
-        case wire.Stage(ticket, table, partition, _, stats):
-            node.stage(ticket, table, partition, rows, stats)
+        case wire.Stage(ticket, table, partition, _, stats, nonce):
+            node.stage(ticket, table, partition, rows, stats, nonce)
         case wire.Prepare(ticket):
             return node.prepare(ticket)
         case wire.Commit(ticket, watermark):

@@ -19,7 +19,7 @@ from tidegate.errors import FencedError, StateError
 from tidegate.state.log.compaction import Rest
 from tidegate.state.node.fence import Fence
 from tidegate.state.node.rwlock import ReadWriteLock
-from tidegate.state.node.staging import Staging
+from tidegate.state.node.staging import Staged, Staging
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column
 from tidegate.state.table.table import HASH, StateTable
 from tidegate.state.wire.commands import Begin, NodeStatus, PrepareAnswer
@@ -126,13 +126,19 @@ class StateNode:
         self._shard.release(groups, ticket.batch_id)
 
     def stage(
-        self, ticket: Ticket, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]
+        self,
+        ticket: Ticket,
+        table: str,
+        partition: int,
+        rows: pa.Table,
+        stats: Mapping[str, int],
+        nonce: int = 0,
     ) -> None:
         with self._lock.shared():
             self._fence.stage(ticket)
             self._shard.check_rows(table, rows)
             faults.reach("node.stage", ticket.batch_id)
-            self._staging.put(table, partition, rows, stats)
+            self._staging.put(table, partition, Staged(rows, dict(stats), nonce))
 
     def prepare(self, ticket: Ticket) -> PrepareAnswer:
         with self._lock.exclusive():
@@ -154,6 +160,7 @@ class StateNode:
                 {group: int(self._load[group]) for group in np.flatnonzero(self._load).tolist()},
                 self._shard.arrived(),
                 prepared.furthest,
+                gathered.nonces,
             )
             self._fence = after
             self._staging.clear()

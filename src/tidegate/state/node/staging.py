@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -16,7 +16,8 @@ class Staged:
     """What one task wrote to one table."""
 
     rows: pa.Table
-    stats: Mapping[str, int]
+    stats: Mapping[str, int] = field(default_factory=dict)
+    nonce: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Gathered:
     tables: Mapping[str, Mapping[int, int]]
     """Rows by table and partition."""
     stats: Mapping[str, int]
+    nonces: Mapping[str, Mapping[int, int]]
+    """Also by table and partition."""
 
 
 class Staging:
@@ -38,17 +41,17 @@ class Staging:
         self._parts: dict[tuple[str, int], Staged] = {}
         self.bytes = 0
 
-    def put(self, table: str, partition: int, rows: pa.Table, stats: Mapping[str, int]) -> None:
+    def put(self, table: str, partition: int, staged: Staged) -> None:
         place = table, partition
         with self._lock:
             before = self._parts.get(place)
-            size = self.bytes + rows.nbytes - (before.rows.nbytes if before else 0)
+            size = self.bytes + staged.rows.nbytes - (before.rows.nbytes if before else 0)
             if size > self._limit:
                 raise StateError(
                     f"{size:,} bytes staged for one batch are more than the {self._limit:,} that a node "
                     "takes; use smaller batches or more nodes"
                 )
-            self._parts[place] = Staged(rows, dict(stats))
+            self._parts[place] = staged
             self.bytes = size
 
     def gathered(self) -> Gathered:
@@ -58,12 +61,15 @@ class Staging:
         pieces: dict[str, list[pa.Table]] = {}
         tables: dict[str, dict[int, int]] = {}
         stats: dict[str, int] = {}
+        nonces: dict[str, dict[int, int]] = {}
         for (table, partition), staged in parts:
             pieces.setdefault(table, []).append(staged.rows)
             tables.setdefault(table, {})[partition] = staged.rows.num_rows
+            nonces.setdefault(table, {})[partition] = staged.nonce
             for name, count in staged.stats.items():
                 stats[name] = stats.get(name, 0) + count
-        return Gathered({table: pa.concat_tables(found) for table, found in pieces.items()}, tables, stats)
+        writes = {table: pa.concat_tables(found) for table, found in pieces.items()}
+        return Gathered(writes, tables, stats, nonces)
 
     def clear(self) -> None:
         with self._lock:

@@ -8,6 +8,7 @@ from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
 from tidegate.state.wire.access import Identity
+from tidegate.state.wire.commands import Nonces
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +18,8 @@ class Assignment:
     pipeline: str
     token: str = field(repr=False)
     ticket: Ticket
-    before: Ticket | None
-    """The attempt by which the batch before was committed in this run; None for the first one."""
+    nonces: Nonces
+    """What the batch before has written in this run; empty for the first one."""
     time: Time
     route: Route
     addresses: tuple[str, ...]

@@ -14,12 +14,11 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tidegate.batch.ticket import Ticket
 from tidegate.state.table.table import StateTable
 
 _MOST_BYTES = 64 << 20
 """What is kept of one table and partition; more is not worth the space."""
-_WRITTEN_BY = b"written_by"
+_NONCE = b"nonce"
 
 
 class HotKeys:
@@ -29,8 +28,8 @@ class HotKeys:
         self._folder = _folder(scratch, token)
         self._partition = partition
 
-    def remember(self, table: StateTable, ticket: Ticket, rows: pa.Table) -> None:
-        """Keep what an attempt wrote, sorted by hash, in place of what was kept before.
+    def remember(self, table: StateTable, nonce: int, rows: pa.Table) -> None:
+        """Keep what an attempt at a task wrote, sorted by hash, in place of what was kept before.
 
         Without space for it there is less in the cache, and nothing else.
         """
@@ -41,7 +40,7 @@ class HotKeys:
                 file.unlink(missing_ok=True)
                 return
             self._folder.mkdir(parents=True, exist_ok=True)
-            marked = rows.combine_chunks().replace_schema_metadata({_WRITTEN_BY: str(ticket)})
+            marked = rows.combine_chunks().replace_schema_metadata({_NONCE: str(nonce)})
             with pa.OSFile(str(draft), "wb") as sink, pa.ipc.new_file(sink, marked.schema) as writer:
                 writer.write_table(marked)
             draft.replace(file)
@@ -49,14 +48,12 @@ class HotKeys:
             with suppress(OSError):
                 draft.unlink(missing_ok=True)
 
-    def recall(self, table: StateTable, ticket: Ticket | None) -> pa.Table | None:
-        """What that attempt wrote; None when it is not here."""
-        if ticket is None:
-            return None
+    def recall(self, table: StateTable, nonce: int) -> pa.Table | None:
+        """What that attempt wrote, which is what the nodes have; None when it is not here."""
         try:
             with pa.memory_map(str(self._file(table))) as source:
                 content = pa.ipc.open_file(source)
-                if (content.schema.metadata or {}).get(_WRITTEN_BY) != str(ticket).encode():
+                if (content.schema.metadata or {}).get(_NONCE) != str(nonce).encode():
                     return None
                 return content.read_all().replace_schema_metadata(None)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,11 @@ from tidegate.state.table.table import HASH, StateTable, by_probe, with_probes
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
+
+
+def _nonce() -> int:
+    """For one attempt at a task; another one has another."""
+    return 1 + secrets.randbits(62)
 
 
 class TaskState:
@@ -50,7 +56,8 @@ class TaskState:
         self._wire = 0
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
-        cached = self._hot.recall(table, self._assignment.before) if table.kind == "value" else None
+        nonce = self._assignment.nonces.get(table.name, {}).get(self._partition)
+        cached = self._hot.recall(table, nonce) if nonce and table.kind == "value" else None
         if cached is None:
             return self._fetch(table, keys)
         # In one batch a key is written by one task, so what a worker beside this one wrote in the batch
@@ -84,17 +91,17 @@ class TaskState:
     def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
         """Send what was put of each table to the nodes that own it, or that there is nothing."""
         self._wire += sum(rows.nbytes for rows in self._puts.values())
-        stats = {"late": late, "wire": self._wire}
+        stats, nonce = {"late": late, "wire": self._wire}, _nonce()
         for table in tables:
             rows = self._puts.get(table.name, table.written.empty_table())
             owners = self._owners(hash_column(rows[HASH]))
             for owner, node in self._nodes.items():
                 mine = rows if owners is None else rows.filter(pa.array(owners == owner))
-                node.stage(self._ticket, table.name, self._partition, mine, stats)
+                node.stage(self._ticket, table.name, self._partition, mine, stats, nonce)
                 stats = {}
         for table in tables:
             if table.kind == "value" and table.name in self._puts:
-                self._hot.remember(table, self._ticket, self._puts[table.name])
+                self._hot.remember(table, nonce, self._puts[table.name])
 
     def _owners(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64] | None:
         """The node of each hash; None when one has them all."""

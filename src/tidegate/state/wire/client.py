@@ -77,9 +77,10 @@ class NodeClient:
         partition: int,
         rows: pa.Table,
         stats: Mapping[str, int] | None = None,
+        nonce: int = 0,
     ) -> None:
         """Bring what a task wrote; it takes the place of what this partition staged for the table before."""
-        self._send(wire.Stage(ticket, table, partition, rows.num_rows, stats or {}), rows)
+        self._send(wire.Stage(ticket, table, partition, rows.num_rows, stats or {}, nonce), rows)
 
     def prepare(self, ticket: Ticket) -> PrepareAnswer:
         """Make what was staged durable."""

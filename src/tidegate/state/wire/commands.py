@@ -31,6 +31,10 @@ Address: TypeAlias = Annotated[
 ]
 
 
+Nonces: TypeAlias = Mapping[str, Mapping[int, int]]
+"""By table and partition: which attempt at a task wrote what is there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What a node takes at most, in bytes."""
@@ -156,6 +160,9 @@ class Stage:
     rows: Count
     """How many rows follow."""
     stats: Mapping[str, Annotated[int, Between(0, 2**53)]] = field(default_factory=dict)
+    nonce: Count = 0
+    """Of this attempt at the task; 0 for none. Spark may run a task twice, and what users write may answer
+    differently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +207,8 @@ class PrepareAnswer:
     and by asking another node (`remote`)."""
     furthest: int | None = None
     """The latest `_due` among the rows of value tables, but for those that stay: windows and timers."""
+    nonces: Nonces = field(default_factory=dict)
+    """Of what is prepared."""
 
 
 @dataclass(frozen=True, slots=True)
