@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from tests.state import node_kit
 from tidegate.batch.ticket import Ticket
 from tidegate.config.settings import StateSettings
 from tidegate.errors import NodeError, StateError
 from tidegate.rescale.route import Route
+from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import RunRef, StateManifest
@@ -154,6 +159,41 @@ def test_without_a_log_a_batch_is_not_held_for_an_old_owner_that_is_dead() -> No
     with pytest.raises(NodeError, match="a does not answer"):
         mine.begin(1, Ticket(1, 0, 1), None)
     assert sum(pauses) < 2
+
+
+def test_state_without_a_log_is_lost_with_its_owner_and_that_is_said(tmp_path: Path) -> None:
+    with LocalNodes(
+        2,
+        pipeline=node_kit.PIPELINE,
+        log=str(tmp_path / "log"),
+        scratch=tmp_path / "nodes",
+        durable=False,
+        timeout=2.0,
+    ) as local:
+        mine = Nodes(
+            StateSettings(durable=False, timeout="2 seconds"),
+            provider=local,
+            pipeline=node_kit.PIPELINE,
+            base=node_kit.EMPTY,
+            route=Route.even(node_kit.COUNT, nodes=1, partitions=1),
+            peers=True,
+        )
+        first = Ticket(1, 0, 1)
+        mine.begin(0, first, None)
+        rows = node_kit.written({key: key for key in range(200)})
+        mine._client(0).stage(first, node_kit.TABLE.name, 0, rows)
+        mine.prepare(0, first)
+        mine.committed(first, mine.kept(0, None).manifest)
+        mine.commit(0, first, None)
+        mine.switch(Route.even(node_kit.COUNT, nodes=2, partitions=2), hold=True)
+        os.kill(local.nodes[0].pid, signal.SIGKILL)
+        with pytest.raises(NodeError, match="does not answer"):
+            mine.begin(1, Ticket(1, 1, 1), None)
+        assert mine.heal() == 1
+        with pytest.raises(
+            StateError, match=r"8-15 was in the memory of node-0-.* alone and is lost with it"
+        ):
+            mine.begin(1, Ticket(1, 1, 2), None)
 
 
 def test_nodes_that_were_closed_say_so() -> None:

@@ -422,6 +422,17 @@ def test_nothing_secret_is_among_the_arguments(tmp_path: Path) -> None:
             assert secret not in arguments
 
 
+def test_a_node_hears_the_options_of_its_backend(tmp_path: Path, redis_url: str) -> None:
+    import redis
+
+    options = {"url": redis_url, "prefix": "told-by-the-driver"}
+    with one_node(tmp_path, backend="redis", options=options) as (_, client):
+        driver, server = Driver(client), redis.Redis.from_url(redis_url)
+        driver.batch({1: 10})
+        driver.node.get(driver.begin(), TABLE.name, probes([1]))
+        await_that(lambda: bool(server.keys("told-by-the-driver*")))
+
+
 def test_a_node_listens_at_a_socket_that_only_its_user_may_open(nodes: LocalNodes) -> None:
     pid, place = nodes.nodes[0].pid, Path(nodes.nodes[0].address.removeprefix("unix:"))
     assert place.is_socket()
