@@ -76,7 +76,9 @@ class RedisStore(Store):
         for change in changes:
             changed[change.group].append(change)
         fit = frozenset(before)
-        for _ in range(_TRIES if fit else 0):
+        for _ in range(_TRIES):
+            if not fit:
+                return fit
             with self._client.pipeline() as pipeline:
                 try:
                     # From here on another process that changes one of these versions makes `execute` fail.
@@ -94,11 +96,7 @@ class RedisStore(Store):
                     continue
                 except self._error as error:
                     raise self._failed(error) from error
-        if fit:
-            raise StateError(
-                f"Redis at {self._place}: others changed the same key groups {_TRIES} times in a row"
-            )
-        return fit
+        raise StateError(f"Redis at {self._place}: others change the same key groups again and again")
 
     def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
         if not groups:
