@@ -123,6 +123,14 @@ def test_newest_manifests_that_were_deleted_are_noticed_at_the_start(folder: Out
         opened(folder, 3, receipt)
 
 
+def test_newest_manifest_of_dead_letters_is_noticed_at_the_start(folder: OutputFolder) -> None:
+    """The last batch had none, so the ledger says nothing of them."""
+    publish(folder, range(3))
+    manifest_of(folder, 2).unlink()
+    with pytest.raises(SinkError, match="the manifest of batch 2 is missing"):
+        opened(folder, 7)
+
+
 @pytest.mark.parametrize("place", [5, -5])
 def test_manifest_that_was_damaged_is_noticed(folder: OutputFolder, place: int) -> None:
     receipt = publish(folder, range(3))

@@ -166,8 +166,11 @@ class _Writer(SinkWriter):
             self._compact()
 
     def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
+        # Without a receipt, only the data files can tell that the newest manifest is missing.
+        in_sight = self._folder.newest_in_sight() if receipt is None else -1
         headers = self._folder.headers()
         newest = headers[-1] if headers else None
+        self._folder.check_newest(in_sight, newest)
         if newest is not None:
             self._check_owner(newest, committed)
             self._newest = newest.link

@@ -71,13 +71,23 @@ class OutputFolder:
 
     def chain(self) -> list[OutputManifest]:
         """The manifests that count, in order. Raises SinkError when one is missing or damaged."""
-        # A data file comes into sight after the manifest that names it: so look at them before.
-        names = map(_DATA.fullmatch, DISK.names(self.root))
-        in_sight = max((int(name[1]) for name in names if name), default=-1)
+        in_sight = self.newest_in_sight()
         found = self._whole(self.load, lambda record: record.header)
-        if in_sight > (found[-1].header.last if found else -1):
-            raise self.problem(f"the manifest of batch {in_sight} is missing")
+        self.check_newest(in_sight, found[-1].header if found else None)
         return found
+
+    def newest_in_sight(self) -> int:
+        """The latest batch of which any reader sees a data file; -1 for none. Looks at the names of all."""
+        names = map(_DATA.fullmatch, DISK.names(self.root))
+        return max((int(name[1]) for name in names if name), default=-1)
+
+    def check_newest(self, in_sight: int, newest: Header | None) -> None:
+        """Raise SinkError when the manifest of a batch that was in sight before is missing from the end.
+
+        A data file comes into sight after the manifest that names it.
+        """
+        if in_sight > (newest.last if newest else -1):
+            raise self.problem(f"the manifest of batch {in_sight} is missing")
 
     def load(self, span: Span) -> OutputManifest:
         """FileNotFoundError when it is not there, SinkError when it is damaged."""
