@@ -158,6 +158,7 @@ def test_a_signal_ends_the_run_after_its_batch(tmp_path: Path) -> None:
     """A closed terminal, which tells Java, too: exit 0, everything that was begun is committed, and the next
     run goes on from there."""
     (tmp_path / "killed.py").write_text(PIPELINE.format(rows=ROWS, second="tg.sinks.Discard()"))
+    (tmp_path / "lines").mkdir()
     driver = Driver(tmp_path, rows_per_batch=2_000)
     next(driver.batches())
     os.killpg(driver._process.pid, signal.SIGHUP)
