@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import signal
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.state import node_kit
 from tidegate.batch.ticket import Ticket
+from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings
 from tidegate.errors import NodeError, StateError
 from tidegate.rescale.route import Route
@@ -21,7 +23,9 @@ from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.table import StateTable
+from tidegate.state.task.state import TaskState
 from tidegate.state.wire.access import Identity
+from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import Begin, NodeStatus
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
@@ -194,6 +198,34 @@ def test_state_without_a_log_is_lost_with_its_owner_and_that_is_said(tmp_path: P
             StateError, match=r"8-15 was in the memory of node-0-.* alone and is lost with it"
         ):
             mine.begin(1, Ticket(1, 1, 2), None)
+
+
+def test_a_task_shows_the_certificate_of_its_run(tmp_path: Path) -> None:
+    with LocalNodes(
+        1, pipeline=node_kit.PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes", bind="127.0.0.1"
+    ) as local:
+        mine = Nodes(
+            StateSettings(),
+            provider=local,
+            pipeline=node_kit.PIPELINE,
+            base=node_kit.EMPTY,
+            route=Route.even(node_kit.COUNT, nodes=1, partitions=1),
+            peers=False,
+        )
+        ticket = Ticket(1, 0, 1)
+        mine.begin(0, ticket, None)
+        assignment = mine.assignment(ticket, Time(None, None))
+        state = TaskState(pickle.loads(pickle.dumps(assignment)), 0, tmp_path)
+        state.put(node_kit.TABLE, node_kit.written({1: 10}))
+        state.stage(node_kit.TABLES, late=0)
+        assert mine.prepare(0, ticket) == mine.expected[0]
+        assert local.token not in repr(assignment)
+
+
+def test_a_node_that_is_not_on_this_machine_is_told_from_one_that_hangs() -> None:
+    client = NodeClient("unix:/tmp/nowhere/at/all", token="t", pipeline="p", timeout=5.0)
+    with pytest.raises(NodeError, match=r"on another machine; .* set state\.bind"):
+        client.status()
 
 
 def test_nodes_that_were_closed_say_so() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import flight
 
 from tidegate.errors import CheckpointError, FencedError, NodeError, StaleError, StateError, TidegateError
+from tidegate.state.wire.access import SOCKET
 
 _CHUNK = 4 << 20
 """Bytes of rows in one message, about. A receiver counts message by message."""
@@ -36,8 +38,15 @@ def from_flight(error: Exception, node: str) -> TidegateError:
         form = json.loads(getattr(error, "extra_info", b""))
         return _KINDS[form["kind"]](form["message"])
     except (ValueError, KeyError, TypeError):
-        problem = " in time" if isinstance(error, flight.FlightTimedOutError) else f": {str(error)[:300]}"
-        return NodeError(f"state node {node} does not answer{problem}", node=node)
+        return NodeError(f"state node {node} does not answer{_problem(error, node)}", node=node)
+
+
+def _problem(error: Exception, node: str) -> str:
+    if isinstance(error, flight.FlightTimedOutError):
+        return " in time"
+    if node.startswith(SOCKET) and not Path(node.removeprefix(SOCKET)).exists():
+        return ": it has ended, or is on another machine; for tasks on several machines set state.bind"
+    return f": {str(error)[:300]}"
 
 
 def batches(rows: pa.Table) -> list[pa.RecordBatch]:
