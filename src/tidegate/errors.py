@@ -58,6 +58,18 @@ class CheckpointError(TidegateError, RuntimeError):
     """
 
 
+class InUseError(CheckpointError):
+    """A driver is running on this checkpoint. `pid` and `host` are None when it has not said them yet.
+
+    Operator action: stop that one first, or insist with `--take-over`.
+    """
+
+    def __init__(self, message: str, *, pid: int | None, host: str | None) -> None:
+        self.pid = pid
+        self.host = host
+        super().__init__(message)
+
+
 class FencedError(TidegateError, RuntimeError):
     """A newer driver has taken over this checkpoint. Operator action: none, this driver must stop."""
 

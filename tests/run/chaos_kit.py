@@ -133,6 +133,7 @@ class Driver:
         settings: Mapping[str, str | int] | None = None,
         java: str | None = None,
         standby: bool = False,
+        take_over: bool = False,
     ) -> None:
         java = java or quick_start()
         file = folder / f"watched-{uuid4().hex}.py"
@@ -145,6 +146,7 @@ class Driver:
         ]
         file.write_text("\n".join(lines))
         command = [sys.executable, "-m", "tidegate.cli.main", "run", file.name, "--until-done", "--quiet"]
+        command += ["--take-over"] if take_over else []
         spark = {"spark.master": _MASTER, "spark.driver_memory": _MEMORY, f"spark.conf.{DRIVER_JAVA}": java}
         given = {**SETTINGS, **spark, **(settings or {})}
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]

@@ -127,9 +127,11 @@ class Drivers:
     """Drivers of one pipeline, about `count`. While one is at work the next one starts Spark, which takes
     longer than what it does then."""
 
-    def __init__(self, folder: Path, batches: int, plan: Sequence[Fault], count: int) -> None:
+    def __init__(
+        self, folder: Path, batches: int, plan: Sequence[Fault], count: int, *, take_over: bool = False
+    ) -> None:
         folder.mkdir()
-        self._batches = batches
+        self._batches, self._take_over = batches, take_over
         self._folder, self._environ = folder, faults.environment(folder.parent / "faults", plan)
         self._stack, self._count = ExitStack(), count
         self._standby: Driver | None = None
@@ -150,7 +152,9 @@ class Drivers:
 
     def _started(self) -> Driver:
         self._count -= 1
-        standby = Driver(self._folder, self._batches, environ=self._environ, standby=True)
+        standby = Driver(
+            self._folder, self._batches, environ=self._environ, standby=True, take_over=self._take_over
+        )
         return self._stack.enter_context(standby)
 
 
@@ -187,7 +191,7 @@ def test_drivers_that_come_back_after_another_took_over(
     plan = numbered([Fault(point, "hang") for point in points], 1, len(points))
     undisturbed = calm(BATCHES[every]).left
     folder = tmp_path / "struck"
-    with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 2) as drivers:
+    with Drivers(folder, undisturbed.batches, plan, count=len(plan) + 2, take_over=True) as drivers:
         held: Driver | None = None
         for number, fault in enumerate(plan):
             running = drivers.start()

@@ -44,6 +44,9 @@ def run(
             help="Rescale at that time, like '20 s: nodes=4'; may be repeated.",
         ),
     ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="End a driver that runs on this checkpoint, and go on.")
+    ] = False,
     plot: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Draw rates, latency and nodes over time."),
@@ -84,7 +87,13 @@ def run(
         listeners: list[Listener] = [shown, *([planned] if appointments else [])]
         if picture is not None:
             listeners.append(picture)
-        summary = pipeline.run(config=effective, listeners=listeners, duration=limit, until_done=until_done)
+        summary = pipeline.run(
+            config=effective,
+            listeners=listeners,
+            duration=limit,
+            until_done=until_done,
+            take_over=take_over,
+        )
     shown.summarise(summary)
     if picture is not None and (drawn := picture.draw()) is not None and not json:
         typer.echo(f"picture: {drawn}")

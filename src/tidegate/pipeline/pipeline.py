@@ -78,20 +78,28 @@ class Pipeline:
         listeners: Sequence[Listener] | None = None,
         duration: float | None = None,
         until_done: bool = False,
+        take_over: bool = False,
     ) -> Summary:
         """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration` seconds, or `until_done`.
 
         `until_done` ends when the sources have nothing more to give, and closes what is open: windows,
         sessions, joins and timers. Without `config` it is loaded from `tidegate.toml` and the environment;
         without `listeners` the view of the configuration shows each batch. Goes on from the checkpoint
-        when there is one.
+        when there is one. When a driver runs on that already it raises InUseError; with `take_over` it ends
+        that one and takes its place.
         """
         if declared.get() is not None:
             raise RunRequested(self)
         from tidegate.run.entry import run
 
         return run(
-            self.plan(), self.config, config, listeners=listeners, duration=duration, until_done=until_done
+            self.plan(),
+            self.config,
+            config,
+            listeners=listeners,
+            duration=duration,
+            until_done=until_done,
+            take_over=take_over,
         )
 
     def to_html(self) -> str:

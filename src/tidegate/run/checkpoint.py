@@ -7,6 +7,7 @@
              state.json      that place
              nodes/          what state nodes say and need while they run
              dead-letters/   rows that could not be read
+             driver.lock     held by the driver that runs on it
 """
 
 from __future__ import annotations

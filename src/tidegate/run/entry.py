@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tidegate import config as configuration
@@ -22,12 +23,16 @@ def run(
     listeners: Sequence[Listener] | None,
     duration: float | None,
     until_done: bool,
+    take_over: bool,
 ) -> Summary:
     """See `Pipeline.run`; `declared` are the settings that belong to the pipeline."""
     settings = config or configuration.load(code=declared)
+    started = partial(
+        runner.run, plan, settings, duration=duration, until_done=until_done, take_over=take_over
+    )
     if listeners is not None:
-        return runner.run(plan, settings, listeners=listeners, duration=duration, until_done=until_done)
+        return started(listeners=listeners)
     with view.for_mode(settings.view.mode, settings.view.every) as shown:
-        summary = runner.run(plan, settings, listeners=[shown], duration=duration, until_done=until_done)
+        summary = started(listeners=[shown])
     shown.summarise(summary)
     return summary

@@ -27,6 +27,7 @@ from tidegate.run import checkpoint as checkpoints
 from tidegate.run import compute, opening, preflight, signals
 from tidegate.run.controls import RunControls
 from tidegate.run.lateness import Lateness
+from tidegate.run.lock import locked
 from tidegate.run.opening import Opened
 from tidegate.run.progress import BatchProgress, Listener, SteeringListener
 from tidegate.run.summary import StoppedBy, Summary, Tally
@@ -49,17 +50,23 @@ def run(
     listeners: Sequence[Listener] = (),
     duration: float | None = None,
     until_done: bool = False,
+    take_over: bool = False,
 ) -> Summary:
-    """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left."""
+    """Run a plan until it is stopped, `duration` seconds have passed or, `until_done`, nothing is left.
+
+    Raises InUseError when a driver runs on the checkpoint; with `take_over` that one ends instead.
+    """
     faults.enter("driver")
     preflight.check_places(plan)
     folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
     preflight.check_state(plan, folder)
     with ExitStack() as stack:
+        lock = stack.enter_context(locked(folder, take_over=take_over))
         with signals.hangup_kept():
             spark, cluster = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
+        lock.seize()
         runner = Runner(opened, listeners, until_done=until_done)
         stack.callback(runner.controls.end)
         if config.control.enabled:

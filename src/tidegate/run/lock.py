@@ -1,0 +1,111 @@
+"""The lock of a checkpoint, so that nobody ends a driver that is alive by starting another one.
+
+The operating system holds it for the process, and gives it up however that ends. It only keeps people from
+mistakes: what keeps a driver from harm that was replaced, or hangs, is the ledger.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO
+
+from tidegate.errors import CheckpointError, InUseError
+
+log = logging.getLogger(__name__)
+
+_NAME = "driver.lock"
+
+
+class DriverLock:
+    """The lock of one run, held or about to be seized."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._path = folder / _NAME
+        self._file: BinaryIO | None = None
+
+    def acquire(self) -> bool:
+        """Hold the lock; False when another driver does."""
+        while self._file is None:
+            file = self._path.open("a+b")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                return False
+            except OSError as error:
+                log.warning("%s cannot be locked, so a second driver is not refused: %s", self._path, error)
+            if self._is_current(file):
+                self._file = file
+                self._sign(file)
+            else:  # Somebody has seized it between the two steps.
+                file.close()
+        return True
+
+    def seize(self) -> None:
+        """Hold the lock whoever does: that one keeps a file that is no longer the lock."""
+        while not self.acquire():
+            self._path.unlink(missing_ok=True)
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def holder(self) -> tuple[int, str, str] | None:
+        """Process, host and start of the driver that has the lock; None when it has not said yet."""
+        try:
+            said = json.loads(self._path.read_bytes())
+            return said["pid"], said["host"], said["since"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _is_current(self, file: BinaryIO) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def _sign(self, file: BinaryIO) -> None:
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        file.truncate(0)
+        file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
+        file.flush()
+
+
+@contextmanager
+def locked(folder: Path, *, take_over: bool) -> Iterator[DriverLock]:
+    """The lock of a checkpoint until the end of the block.
+
+    When another driver has it, raises InUseError; with `take_over`, whoever enters has to `seize` it once
+    the ledger has shut the other one out.
+    """
+    lock = DriverLock(folder)
+    try:
+        try:
+            if not lock.acquire() and not take_over:
+                raise _in_use(folder, lock.holder())
+        except OSError as error:
+            raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
+        yield lock
+    finally:
+        lock.release()
+
+
+def _in_use(folder: Path, holder: tuple[int, str, str] | None) -> InUseError:
+    pid, host, since = holder or (None, None, None)
+    who = f"process {pid} on {host}, since {since}" if holder else "it has not said which"
+    return InUseError(
+        f"a driver is running on the checkpoint {folder}: {who}. Stop it first (`tidegate stop {folder}`), "
+        "or start with --take-over to put this one in its place",
+        pid=pid,
+        host=host,
+    )

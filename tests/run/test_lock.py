@@ -1,0 +1,88 @@
+"""A checkpoint has one driver; another one has to insist."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import tidegate as tg
+from tidegate import config
+from tidegate.cli.main import app
+from tidegate.errors import InUseError
+from tidegate.run.lock import DriverLock, locked
+
+JOB = """
+import tidegate as tg
+
+p = tg.Pipeline("job")
+p.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())
+"""
+
+
+def test_a_second_driver_is_refused_with_process_and_host_of_the_first(tmp_path: Path) -> None:
+    with locked(tmp_path, take_over=False):
+        with pytest.raises(InUseError, match=f"process {os.getpid()} on {socket.gethostname()}") as refused:
+            locked(tmp_path, take_over=False).__enter__()
+        assert (refused.value.pid, refused.value.host) == (os.getpid(), socket.gethostname())
+    with locked(tmp_path, take_over=False):
+        pass
+
+
+def test_a_driver_that_was_killed_leaves_nothing_to_clean_up(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path; from tidegate.run.lock import DriverLock;"
+        f"lock = DriverLock(Path({str(tmp_path)!r})); print(lock.acquire(), flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "True\n"
+        with pytest.raises(InUseError) as refused:
+            locked(tmp_path, take_over=False).__enter__()
+        assert refused.value.pid == first.pid
+        first.kill()
+    with locked(tmp_path, take_over=False) as second:
+        assert second.acquire()
+
+
+def test_one_that_insists_has_the_lock_once_it_has_seized_it(tmp_path: Path) -> None:
+    first, third = DriverLock(tmp_path), DriverLock(tmp_path)
+    assert first.acquire()
+    with locked(tmp_path, take_over=True) as second:
+        # It may still fail: up to here the first one has lost nothing.
+        first.release()
+        assert first.acquire()
+        second.seize()
+        assert not third.acquire()
+        first.release()
+        assert not third.acquire()
+    assert third.acquire()
+    third.release()
+
+
+def test_a_run_on_a_checkpoint_in_use_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    p = tg.Pipeline("job")
+    p.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())
+    # No Spark starts with this master.
+    overrides = {"engine.checkpoint": str(tmp_path), "spark.master": "nowhere"}
+    with locked(tmp_path, take_over=False), pytest.raises(InUseError):
+        p.run(config=config.load(environ={}, overrides=overrides), listeners=[])
+
+
+def test_the_command_says_how_to_insist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(JOB)
+    checkpoint = tmp_path / ".tidegate/job"
+    checkpoint.mkdir(parents=True)
+    with locked(checkpoint, take_over=False):
+        outcome = CliRunner().invoke(app, ["run", "job.py"])
+    assert isinstance(outcome.exception, InUseError)
+    assert f"process {os.getpid()}" in str(outcome.exception)
+    assert "--take-over" in str(outcome.exception)
