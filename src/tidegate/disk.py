@@ -64,6 +64,10 @@ class Disk:
         """That there is none is fine."""
         path.unlink(missing_ok=True)
 
+    def sync_file(self, path: Path) -> None:
+        """What a file holds outlives a power cut, whoever wrote it."""
+        self.sync_folder(path)
+
     def sync_folder(self, folder: Path) -> None:
         """The names in a folder, new and removed ones, outlive a power cut."""
         handle = os.open(folder, os.O_RDONLY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import statistics
 from collections import Counter
 from itertools import pairwise
@@ -427,3 +428,48 @@ def test_a_checkpoint_of_another_pipeline_is_refused(run: Run) -> None:
     other.source(sensors(10)).sink(tg.sinks.Discard())
     with pytest.raises(CheckpointError, match=r"'mine'.*'yours'"):
         run(other)
+
+
+def test_no_row_is_lost_when_sparks_own_checkpoint_is_deleted_restored_or_torn(
+    run: Run, tmp_path: Path
+) -> None:
+    spark, copy = tmp_path / "checkpoint/spark", tmp_path / "copy"
+
+    def upto(rows: int) -> None:
+        p = tg.Pipeline("kept")
+        p.source(sensors(rows)).sink(tg.sinks.Files(tmp_path / "out"))
+        run(p, admission__max_rows=500, admission__initial_rows=500)
+
+    upto(1000)
+    shutil.copytree(spark, copy)
+    shutil.rmtree(spark)
+    upto(2000)
+    shutil.rmtree(spark)
+    copy.rename(spark)
+    upto(3000)
+    for kind in ("offsets", "commits"):
+        max((spark / kind).glob("[0-9]*"), key=lambda path: int(path.name)).write_bytes(b"")
+    (spark / "metadata").write_bytes(b"")
+    upto(4000)
+    assert same(tg.read(tmp_path / "out"), expected(4000))
+
+
+def test_a_file_source_without_its_list_of_files_is_refused(run: Run, tmp_path: Path) -> None:
+    spark, copy = tmp_path / "checkpoint/spark", tmp_path / "copy"
+    p = tg.Pipeline("files")
+    source = tg.sources.Files(tmp_path / "in", format="json", schema="id bigint")
+    p.source(source).sink(tg.sinks.Files(tmp_path / "out"))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/0.json").write_text('{"id": 0}\n')
+    run(p)
+    (tmp_path / "in/1.json").write_text('{"id": 1}\n')
+    run(p)
+    shutil.copytree(spark, copy)
+    shutil.rmtree(spark)
+    with pytest.raises(CheckpointError, match="list of files"):
+        run(p)
+    # With the list, all else can be written again.
+    shutil.copytree(copy / "sources", spark / "sources")
+    (tmp_path / "in/2.json").write_text('{"id": 2}\n')
+    run(p)
+    assert sorted(tg.read(tmp_path / "out")["id"].to_pylist()) == [0, 1, 2]

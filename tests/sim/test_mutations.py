@@ -12,14 +12,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidegate.batch import protocol
+from tidegate.batch import protocol, shell
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.protocol import BatchProtocol
 from tidegate.disk import Disk, File
 from tidegate.ledger import ledger as ledgers
 from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Ledger
+from tidegate.sim import driver as drivers
 from tidegate.sim.outcome import simulate
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.log import compaction
 from tidegate.state.log.compaction import merged_rows
@@ -212,6 +214,26 @@ def names_of_runs_are_not_synced(patch: Patch) -> None:
     _forget_syncs_of_runs(patch, files=False)
 
 
+def what_spark_writes_is_not_synced(patch: Patch) -> None:
+    patch.setattr(CheckpointFiles, "sync", lambda self, batch_id, starts, ends: None)
+
+
+def spark_is_taken_at_its_word(patch: Patch) -> None:
+    """Of where the last batch ended, after a power cut, too."""
+    patch.setattr(drivers, "reconcile", lambda spark, last, sources: None)
+
+
+def what_spark_has_lost_is_planned_anew(patch: Patch) -> None:
+    """With another end, though the batch is committed."""
+
+    def emptied(self: CheckpointFiles, batch_id: int, starts: Any, ends: Any) -> None:
+        for name in self.disk.names(self.folder / "offsets"):
+            self.disk.remove(self.folder / "offsets" / name)
+
+    patch.setattr(CheckpointFiles, "rebuild", emptied)
+    patch.setattr(shell, "check_cut", lambda batch_id, cut, last, committed: None)
+
+
 def dead_nodes_are_not_replaced(patch: Patch) -> None:
     patch.setattr(Nodes, "heal", lambda self: 0)
 
@@ -270,6 +292,9 @@ MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
     (names_of_records_are_not_synced, False),
     (runs_are_not_synced, False),
     (names_of_runs_are_not_synced, False),
+    (what_spark_writes_is_not_synced, False),
+    (spark_is_taken_at_its_word, False),
+    (what_spark_has_lost_is_planned_anew, False),
     (dead_nodes_are_not_replaced, False),
     (the_hot_key_cache_is_always_valid, False),
     (writes_since_a_move_are_overlooked, True),

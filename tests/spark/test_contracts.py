@@ -206,13 +206,15 @@ def test_contract_OffsetSeqLog_files(story: Story) -> None:
     assert planned[0] is not None
     assert planned[1] is not None
     assert datetime(2024, 1, 1, tzinfo=UTC) < planned[0] < planned[1] <= datetime.now(UTC)
-    lines = (story.checkpoint / "offsets" / "1").read_text().splitlines()
-    assert [json.loads(line) for line in lines[2:]] == story.cuts[1]
+    assert [files.offsets(number) for number in (0, 1, 2)] == [*story.cuts, None]
+    assert (files.newest("offsets"), files.newest("commits")) == (1, 1)
 
 
 def test_contract_FileStreamSourceLog_files(story: Story) -> None:
     """sources/I/N: the files of the Nth offset of a file source, an entry to a line."""
-    taken = CheckpointFiles(story.checkpoint).source_files(1, story.cuts[1][1])
+    files = CheckpointFiles(story.checkpoint)
+    assert files.missing_log(1, story.cuts[1][1]) is None
+    taken = files.source_files(1, story.cuts[1][1])
     assert all(re.fullmatch(r"file:/.*/\d\.txt", path) for path in taken)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from tidegate.batch.outputs import Outputs
 from tidegate.batch.ticket import Ticket
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.frames import compute
 from tidegate.spark.query import RunningQuery
 from tidegate.state.task.assignment import Assignment
@@ -43,7 +45,12 @@ class SparkJobs:
         """One attempt at a batch of these rows. StepError when the user's own code is sure to fail again."""
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
-        with self.translation.blaming(), self._timely(ticket), _held(self.translation, rows) as held:
+        with (
+            self.translation.blaming(),
+            self._timely(ticket),
+            _synced(query.checkpoint, ticket.batch_id, cut),
+            _held(self.translation, rows) as held,
+        ):
             with self.translation.outputs(held, assignment) as outputs:
                 for sink, frame in outputs.items():
                     receipt = receipts[sink.receipt_name] = self.outputs.write(sink, frame, ticket)
@@ -85,6 +92,16 @@ class SparkJobs:
             over.set()
             watch.join()
             context.removeJobTag(tag)
+
+
+@contextmanager
+def _synced(spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut]) -> Iterator[None]:
+    """Spark's own record of the batch is on disk when the block ends: what is committed depends on it."""
+    starts, ends = [part.start for part in cut.values()], [part.end for part in cut.values()]
+    with ThreadPoolExecutor(1) as pool:
+        synced = pool.submit(spark.sync, batch_id, starts, ends)
+        yield
+        synced.result()
 
 
 @contextmanager

@@ -31,6 +31,7 @@ from tidegate.batch import protocol
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Outcome, Written
 from tidegate.batch.protocol import BatchProtocol, Event, Instruction
+from tidegate.batch.reconciliation import check_cut
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
@@ -94,6 +95,7 @@ class Batches:
         Raises BatchError when it failed as often as it may, FencedError when another driver has taken over.
         """
         entry = self.ledger.get(batch_id)
+        check_cut(batch_id, cut, self.ledger.last, entry)
         if entry is not None:
             log.info("batch %d is already committed; publishing it again", batch_id)
             _Batch(self, batch_id, cut, job, entry).carry_out()

@@ -14,6 +14,7 @@ from tidegate.batch.admission import Admission
 from tidegate.batch.intake import Intake
 from tidegate.batch.job import SparkJobs
 from tidegate.batch.outputs import Outputs
+from tidegate.batch.reconciliation import reconcile
 from tidegate.batch.shell import Batches
 from tidegate.batch.watermark import Watermark
 from tidegate.cluster.provider import Cluster
@@ -23,6 +24,7 @@ from tidegate.ledger.records import Entry
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.run import recovery
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.task import hot_keys
 from tidegate.translation.translation import Translation
@@ -90,6 +92,7 @@ def opened(
         # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
         ledger.take_over()
         last = ledger.last
+        reconcile(CheckpointFiles(folder / "spark"), last, [step.name for step in translation.sources])
         outputs.recover(ledger)
         intake = Intake(translation.sources, admission, last.cut if last else {})
         nodes, garbage = recovery.start(

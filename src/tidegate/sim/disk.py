@@ -105,9 +105,14 @@ class SimDisk(Disk):
         self.step("remove")
         self._names.get(path.parent, {}).pop(path.name, None)
 
+    def sync_file(self, path: Path) -> None:
+        self.step("sync file")
+        inode = self._found(path)
+        inode.synced = inode.content
+
     def sync_folder(self, folder: Path) -> None:
         self.step("sync folder")
-        self._synced[folder] = dict(self._names[folder])
+        self._synced[folder] = dict(self._names.setdefault(folder, {}))
 
     def names(self, folder: Path) -> list[str]:
         return sorted(self._names.get(folder, ()))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tidegate.batch.garbage import Garbage
+from tidegate.batch.reconciliation import reconcile
 from tidegate.batch.shell import Batches
 from tidegate.batch.watermark import Watermark
 from tidegate.config.settings import StateSettings
 from tidegate.errors import ControlError
 from tidegate.ledger.ledger import Ledger
-from tidegate.ledger.records import Cut
 from tidegate.rescale.model import STRATEGIES, Ask
 from tidegate.rescale.rescaler import Rescaler, RestartRequestedError
 from tidegate.rescale.spread import resumed
@@ -55,6 +55,7 @@ class Driver(Process):
         found = last.batch_id if last else -1
         world.promise(found >= known, f"batch {known} was committed, and the ledger ends with batch {found}")
         world.tell(f"{self.name} takes over as generation {ledger.generation}, after batch {found}")
+        reconcile(world.spark.files, last, [SOURCE])
         base = last.state if last else None
         if base is None:
             base = StateManifest(-1, world.groups, None, TABLES)
@@ -120,11 +121,11 @@ class Driver(Process):
     def _batch(self, batches: Batches, batch_id: int) -> None:
         world, rescaler = self._world, self.rescaler
         assert rescaler is not None
-        start, end = world.spark.cut(batch_id)
+        cut = world.spark.cut(batch_id)
         world.step()
         if not batches.is_committed(batch_id):
             rescaler.boundary(batch_id)
-        outcome = batches.run(batch_id, {SOURCE: Cut(start, end)}, world.spark.job)
+        outcome = batches.run(batch_id, {SOURCE: cut}, world.spark.job)
         world.check_progress(batch_id)
         if outcome is not None:
             rescaler.committed(outcome, world.rng.choice((0.2, 0.7, 1.5)))

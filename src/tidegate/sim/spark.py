@@ -1,19 +1,23 @@
-"""Spark as far as a batch sees it: cuts that are logged before a batch runs, tasks that fail, run twice and
-are left behind. And a sink, which keeps what it is given.
+"""Spark as far as a batch sees it: cuts that are logged before a batch runs, but not synced; tasks that fail,
+run twice and are left behind. And a sink, which keeps what it is given.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tidegate.batch.outcome import Written
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import TidegateError
+from tidegate.ledger.records import Cut
 from tidegate.sim.workload import GRACE, TABLES, Input, Model, Output, Row, applied, hashed
 from tidegate.sinks.sink import Receipt
 from tidegate.sources.source import Seen
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.state import TaskState
 
@@ -30,47 +34,98 @@ class JobError(Exception):
 
 
 class Spark:
-    """Cuts and commits outlive everything; how Spark keeps them is not simulated."""
+    """One source. Its offset is a number of rows or, as that of a file source, that of a log with it."""
 
     def __init__(self, world: World) -> None:
         self.input = Input(world.rng)
-        self.committed = -1
-        """The last batch that Spark has committed for itself."""
-        self._ends: list[int] = []
+        self.files = CheckpointFiles(Path("/checkpoint/spark"), world.disk)
+        self._has_logs = world.rng.random() < 0.5
         self._world = world
         self._models = [Model()]
+        self._taken = 0
+        """Rows in the batches that were committed, as far as they have models."""
+
+    @property
+    def committed(self) -> int:
+        """The last batch that Spark has committed for itself."""
+        return self.files.newest("commits")
 
     def next(self) -> int:
         """The batch that a new query begins with: one that is logged and not committed is replayed."""
-        return min(self.committed + 1, len(self._ends))
+        planned = self.files.newest("offsets")
+        return planned + 1 if self.committed == planned else planned
 
-    def cut(self, batch_id: int) -> tuple[int, int]:
-        """From which row to which; decided and logged when it is first asked for."""
-        if batch_id == len(self._ends):
-            # At times much to begin with, so that later runs are compacted without the first one.
-            sizes = (0, 1, 3, 6) if batch_id else (3, 6, 400)
-            every = self._world.last_batch
-            more = self._world.rng.choice(sizes)
-            self._ends.append(self.input.one_of_each_key() if every else self.input.more(more))
-        return self._ends[batch_id - 1] if batch_id else 0, self._ends[batch_id]
+    def cut(self, batch_id: int) -> Cut:
+        """From where to where; decided and logged when it is first asked for."""
+        start = self._offset(batch_id - 1) if batch_id else None
+        if batch_id > self.files.newest("offsets"):
+            self._write(self.files.folder / "offsets" / str(batch_id), {}, self._plan(batch_id))
+        return Cut(start, self._offset(batch_id))
 
-    def rows(self, batch_id: int) -> list[Row]:
-        return self.input.rows[slice(*self.cut(batch_id))]
+    def rows(self, cut: Cut) -> list[Row]:
+        return self.input.rows[self._position(cut.start) : self._position(cut.end)]
 
     def commit(self, batch_id: int) -> None:
         self._world.step()
-        self.committed = max(self.committed, batch_id)
+        if not self._world.disk.exists(path := self.files.folder / "commits" / str(batch_id)):
+            self._write(path, {})
 
-    def model(self, batch_id: int) -> Model:
-        """What must have come of a batch; -1 for what is there before the first."""
-        while len(self._models) <= batch_id + 1:
-            self._models.append(self._models[-1].after(self.rows(len(self._models) - 1)))
+    def model(self, batch_id: int, cut: Cut | None = None) -> Model:
+        """What must have come of a batch, which was committed with this cut; -1 for what is there before the
+        first."""
+        if cut is not None and len(self._models) == batch_id + 1:
+            begins, ends = self._position(cut.start), self._position(cut.end)
+            self._world.promise(
+                begins == self._taken, f"batch {batch_id} begins at row {begins}, not at {self._taken}"
+            )
+            self._models.append(self._models[-1].after(self.input.rows[begins:ends]))
+            self._taken = ends
         return self._models[batch_id + 1]
+
+    def _plan(self, batch_id: int) -> Any:
+        """The end of a new batch. Rows of a log beyond the last cut are taken in."""
+        # At times much to begin with, so that later runs are compacted without the first one.
+        sizes = (0, 1, 3, 6) if batch_id else (3, 6, 400)
+        every, more = self._world.last_batch, self._world.rng.choice(sizes)
+        end = self.input.one_of_each_key() if every else self.input.more(more)
+        if not self._has_logs:
+            return end
+        folder = self.files.folder / "sources" / "0"
+        number = len([name for name in self._world.disk.names(folder) if name.isdigit()])
+        self._write(folder / str(number), {"path": str(end), "batchId": number})
+        return {"logOffset": number}
+
+    def _position(self, offset: Any) -> int:
+        if not isinstance(offset, dict):
+            return offset or 0
+        log = self.files.folder / "sources" / "0" / str(offset["logOffset"])
+        return int(json.loads(self._world.disk.read(log).splitlines()[1])["path"])
+
+    def _offset(self, batch_id: int) -> Any:
+        found = self.files.offsets(batch_id)
+        if found is None:
+            raise JobError(f"Spark cannot read its log of batch {batch_id}")
+        return found[0]
+
+    def _write(self, path: Path, *lines: Any) -> None:
+        """As Spark does: once, and whole or not at all as long as the power is not cut."""
+        disk = self._world.disk
+        disk.make_folder(path.parent)
+        draft = path.with_name(f".{path.name}.{self._world.steps}.tmp")
+        with disk.create(draft) as file:
+            file.write("\n".join(["v1", *map(json.dumps, lines)]).encode())
+        try:
+            disk.link(draft, path)
+        except FileExistsError:
+            raise JobError(f"another query has written {path}") from None
+        finally:
+            disk.remove(draft)
 
     def job(self, ticket: Ticket, assignment: Assignment | None) -> Written:
         """All tasks of a batch, in any order."""
         assert assignment is not None
-        world, rows = self._world, self.rows(ticket.batch_id)
+        world, cut = self._world, self.cut(ticket.batch_id)
+        rows = self.rows(cut)
         route = assignment.route
         partitions = list(range(route.parallelism))
         parts: dict[int, list[Row]] = {partition: [] for partition in partitions}
@@ -87,6 +142,7 @@ class Spark:
                         world.stragglers.append(self._whole_task(assignment, other, parts[other]))
                 raise
         receipt = world.sink.write(ticket, sorted(output))
+        self.files.sync(ticket.batch_id, [cut.start], [cut.end])
         newest = max((row.at for row in rows), default=None)
         return Written({SINK: receipt}, {"sink-1": len(output)}, {SOURCE: Seen(len(rows), newest=newest)})
 
@@ -142,9 +198,9 @@ class Sink:
         if world.strikes(world.weather.sink):
             raise JobError("the sink cannot be reached")
         attempt = receipt["attempt"]
-        found, wanted = self._written.get(attempt), world.spark.model(batch_id).output
+        cut = world.check_committed(batch_id, attempt)
+        found, wanted = self._written.get(attempt), world.spark.model(batch_id, cut).output
         shown = self.visible.setdefault(batch_id, attempt)
         world.promise(shown == attempt, f"batch {batch_id} is published twice: as {shown} and as {attempt}")
         world.promise(found == wanted, f"batch {batch_id} is published with {found}, not {wanted}")
-        world.check_committed(batch_id, attempt)
         world.tell(f"batch {batch_id} is published")

@@ -18,13 +18,13 @@ from typing import Any
 
 from tidegate.errors import FencedError, TidegateError
 from tidegate.ledger.ledger import Ledger
-from tidegate.ledger.records import Entry
+from tidegate.ledger.records import Cut, Entry
 from tidegate.sim.disk import SimDisk
 from tidegate.sim.driver import RETENTION, Driver
 from tidegate.sim.network import Client, Network, WouldBlockError
 from tidegate.sim.nodes import Node
 from tidegate.sim.process import DiedError, Process, PromiseError
-from tidegate.sim.spark import JobError, Sink, Spark
+from tidegate.sim.spark import SOURCE, JobError, Sink, Spark
 from tidegate.sim.weather import Weather
 from tidegate.sim.workload import ROWS, SUMS
 from tidegate.state.log.storage import Local, Storage
@@ -317,16 +317,18 @@ class World:
             self.tell(otherwise)
             raise PromiseError(otherwise)
 
-    def check_committed(self, batch_id: int, attempt: str) -> None:
-        """What becomes visible is in the ledger, with that attempt."""
+    def check_committed(self, batch_id: int, attempt: str) -> Cut | None:
+        """What becomes visible is in the ledger, with that attempt. The cut of the batch, unless it has been
+        forgotten since."""
         for record in self._records():
             if record["batch_id"] == batch_id:
                 shown = [receipt["attempt"] for receipt in record["receipts"].values()]
                 self.promise(shown == [attempt], f"{attempt} is published, and {shown} committed")
                 self.known = max(self.known, batch_id)
-                return
+                return Cut(**record["cut"][SOURCE])
         # It may have been forgotten since, when the one who publishes was held up.
         self.promise(batch_id <= self.known - RETENTION, f"batch {batch_id} is published and not committed")
+        return None
 
     def check_progress(self, batch_id: int) -> None:
         self.promise(batch_id in self.sink.visible, f"batch {batch_id} is through and was not published")

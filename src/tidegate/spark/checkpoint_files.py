@@ -3,7 +3,10 @@
 metadata        the id of the query
 offsets/N       the cut of batch N: a version, the batch's settings, then one offset per source
 commits/N       there once batch N is over
-sources/I/N     the log of source I; of a file source, the files of its Nth offset
+sources/I/N     the log of source I; of a file source, the files of its Nth offset. N.compact has those of all
+                before it, too
+
+Beside a file X there may be `.X.crc` with its checksum. Spark does not wait for the disk with any of them.
 """
 
 from __future__ import annotations
@@ -11,15 +14,20 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
+from tidegate.disk import DISK, Disk
 from tidegate.errors import CheckpointError
-from tidegate.ledger.atomic import create
+from tidegate.ledger.atomic import create, replace
+
+_VERSION = "v1"
+_NOTHING = "-"
+"""The offset of a source that has not given anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +35,83 @@ class CheckpointFiles:
     """Spark's checkpoint in `folder`; Spark may be writing to it."""
 
     folder: Path
+    disk: Disk = DISK
+    _named: set[Path] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Folders whose names outlive a power cut."""
+
+    def newest(self, kind: Literal["offsets", "commits"]) -> int:
+        """The last batch that was planned, or that is over; -1 for none."""
+        names = self.disk.names(self.folder / kind)
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def offsets(self, batch_id: int) -> list[Any] | None:
+        """The end of the cut of a batch: one offset (or None) per source. None when it is not there or
+        damaged."""
+        try:
+            lines = self.disk.read(self._offsets(batch_id)).decode().splitlines()
+            version, about, *offsets = lines
+            json.loads(about)
+            found = [None if line == _NOTHING else json.loads(line) for line in offsets]
+        except (OSError, ValueError):
+            return None
+        return found if version == _VERSION else None
+
+    def missing_log(self, source: int, offset: Any) -> Path | None:
+        """The log that a source lacks to go on after this offset; None when it is a source without logs, or
+        all are there."""
+        last = _log_number(offset)
+        logs = self._logs(source)
+        start = max((number for number, path in logs.items() if path.suffix and number <= last), default=0)
+        for number in range(start, last + 1):
+            if number not in logs or not self._is_whole(logs[number]):
+                return self.folder / "sources" / str(source) / str(number)
+        return None
+
+    def sync(self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any]) -> None:
+        """Have on disk what Spark has written for a batch: its cut, and what file sources take in it."""
+        paths = [self._offsets(batch_id)]
+        for source, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            paths += [self._log(source, n) for n in range(_log_number(start) + 1, _log_number(end) + 1)]
+        paths += [checksum for path in paths if self.disk.exists(checksum := _checksum(path))]
+        for path in paths:
+            self.disk.sync_file(path)
+        for folder in {path.parent for path in paths}:
+            self.disk.sync_folder(folder)
+            self._sync_name(folder)
+
+    def rebuild(self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any]) -> None:
+        """Have a query begin with this batch as one that was planned and not done. Logs of sources stay."""
+        for kind in ("offsets", "commits"):
+            for name in self.disk.names(self.folder / kind):
+                self.disk.remove(self.folder / kind / name)
+        about = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": {}}
+        if batch_id:
+            self._write(self._offsets(batch_id - 1), about, *starts)
+            self._write(self._commit(batch_id - 1), {"nextBatchWatermarkMs": 0})
+        self._write(self._offsets(batch_id), about, *ends)
+
+    def unplan(self, batch_id: int) -> None:
+        """Forget the cut of a batch that has not been committed."""
+        self._remove(self._offsets(batch_id))
+
+    def tidy(self, ends: Sequence[Any]) -> None:
+        """Remove what a power cut has left of files that Spark can do without: those of the last batches, and
+        of sources beyond `ends`."""
+        while self.disk.exists(commit := self._commit(self.newest("commits"))) and not self._is_whole(commit):
+            self._remove(commit)
+        for source, end in enumerate(ends):
+            whole = True
+            for number, log in sorted(self._logs(source).items()):
+                if number > _log_number(end):
+                    whole = whole and self._is_whole(log)
+                    self._remove_checksum(log) if whole else self._remove(log)
+        metadata, planned = self.folder / "metadata", self.newest("offsets")
+        if planned >= 0 and not self._is_whole(metadata):
+            replace(metadata, json.dumps({"id": str(uuid4())}).encode(), self.disk)
+        elif self.disk.exists(metadata) and not self._is_whole(metadata):
+            self._remove(metadata)
+        for path in (metadata, commit, self._offsets(planned), self._offsets(planned - 1)):
+            self._remove_checksum(path)
 
     def planned_at(self, batch_id: int) -> datetime | None:
         """When Spark planned a batch; None when it no longer knows."""
@@ -84,6 +169,54 @@ class CheckpointFiles:
         for path in sorted((self.folder / "sources").rglob("*")):
             if path.is_file() and not path.name.startswith("."):
                 create(target / path.relative_to(self.folder), path.read_bytes())
+
+    def _offsets(self, batch_id: int) -> Path:
+        return self.folder / "offsets" / str(batch_id)
+
+    def _commit(self, batch_id: int) -> Path:
+        return self.folder / "commits" / str(batch_id)
+
+    def _log(self, source: int, number: int) -> Path:
+        log = self.folder / "sources" / str(source) / str(number)
+        return log if self.disk.exists(log) else log.with_suffix(".compact")
+
+    def _logs(self, source: int) -> dict[int, Path]:
+        folder = self.folder / "sources" / str(source)
+        paths = (folder / name for name in sorted(self.disk.names(folder)))  # N.compact is after N.
+        return {int(path.stem): path for path in paths if path.stem.isdigit()}
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether a file may be all that was written: each of them ends a JSON object."""
+        return self.disk.exists(path) and self.disk.read(path).endswith(b"}")
+
+    def _write(self, path: Path, *parts: Any) -> None:
+        lines = [_VERSION, *(_NOTHING if part is None else json.dumps(part) for part in parts)]
+        self._remove_checksum(path)
+        replace(path, "\n".join(lines).encode(), self.disk)
+
+    def _remove(self, path: Path) -> None:
+        self.disk.remove(path)
+        self._remove_checksum(path)
+
+    def _remove_checksum(self, path: Path) -> None:
+        if self.disk.exists(checksum := _checksum(path)):
+            self.disk.remove(checksum)
+
+    def _sync_name(self, folder: Path) -> None:
+        """Have the name of a folder on disk, and of those above it, up to the checkpoint."""
+        while folder not in self._named and folder != self.folder.parent:
+            self.disk.sync_folder(folder.parent)
+            self._named.add(folder)
+            folder = folder.parent
+
+
+def _log_number(offset: Any) -> int:
+    """The number of the log that an offset names; -1 when it names none."""
+    return int(offset["logOffset"]) if isinstance(offset, dict) and "logOffset" in offset else -1
+
+
+def _checksum(path: Path) -> Path:
+    return path.with_name(f".{path.name}.crc")
 
 
 def _last_entries(log: Path, batch_id: int) -> list[str]:
