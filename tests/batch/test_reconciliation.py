@@ -16,7 +16,7 @@ from tidegate.ledger.records import Cut, Entry
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
 NAMES = ["rows", "files"]
-CUTS = [
+CUTS: list[list[Any]] = [
     [None, None],
     [{"offset": 10}, None],
     [{"offset": 20}, {"logOffset": 0}],
