@@ -293,6 +293,52 @@ def test_verify_finds_a_damaged_record_of_the_ledger_and_checks_the_rest(checkpo
     assert isinstance(tidegate("state", "ls", checkpoint).exception, CheckpointError)
 
 
+def flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def problems(checkpoint: Path) -> str:
+    result = tidegate("state", "verify", checkpoint)
+    assert result.exit_code == 1
+    return str(result.stderr)
+
+
+def test_verify_finds_a_gap_in_the_ledger(checkpoint: Path) -> None:
+    *_, lost, _ = sorted((checkpoint / "ledger").glob("*.json"))
+    lost.unlink()
+    assert f"{lost}: this record of the ledger is missing" in problems(checkpoint)
+
+
+def test_verify_knows_a_missing_end_of_the_ledger_by_what_spark_has_finished(checkpoint: Path) -> None:
+    max((checkpoint / "ledger").glob("*.json")).unlink()
+    said = problems(checkpoint)
+    assert "the newest records of the ledger are missing" in said
+    assert "leave it as it is" in said
+
+
+def test_verify_finds_a_flipped_bit_in_the_ledger(checkpoint: Path) -> None:
+    record = max((checkpoint / "ledger").glob("*.json"))
+    flip(record, record.read_bytes().index(b'"limit": ') + 9)
+    assert f"{record}: its checksum does not match its content" in problems(checkpoint)
+
+
+def test_verify_finds_a_flipped_bit_in_the_place_of_the_log(checkpoint: Path) -> None:
+    flip(checkpoint / "state.json", 20)
+    said = problems(checkpoint)
+    assert "state.json cannot be read: its checksum does not match" in said
+    assert "run" not in said, "the runs are looked at all the same"
+
+
+def test_verify_compares_what_spark_says_of_a_batch_with_the_ledger(checkpoint: Path) -> None:
+    last = Ledger(checkpoint / "ledger").last
+    assert last is not None
+    offsets = checkpoint / "spark/offsets" / str(last.batch_id)
+    offsets.write_bytes(b"")
+    assert f"{offsets}: it does not say what the ledger does" in problems(checkpoint)
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [

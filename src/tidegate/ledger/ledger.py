@@ -151,6 +151,22 @@ def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
     return found, damaged
 
 
+def missing(folder: Path) -> list[Path]:
+    """Records that are gone though newer ones are there; the oldest one if none is left.
+
+    A pipeline that runs may forget records meanwhile: what is missing is so at two looks.
+    """
+    return sorted(_missing(folder) & _missing(folder))
+
+
+def _missing(folder: Path) -> set[Path]:
+    oldest = _oldest(folder)
+    numbers = {int(path.stem) for path in _records(folder)}
+    first = oldest or min(numbers, default=0)
+    wanted = range(first, max(numbers, default=first) + 1) if numbers or oldest else range(0)
+    return {folder / f"{number:012d}.json" for number in wanted if number not in numbers}
+
+
 def start_with(folder: Path, entry: Entry) -> None:
     """Make a ledger that begins with this batch. Its first driver takes the generation after the entry's."""
     Ledger(folder)._create(entry)

@@ -1,11 +1,8 @@
-"""The records of the ledger, and their form on disk, which only this module knows: one JSON object each,
-whose last member is the CRC-32 of the object without it.
-"""
+"""The records of the ledger, and their form on disk, which only this module knows: one JSON object each."""
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import CheckpointError
+from tidegate.ledger.seal import opened, sealed
 from tidegate.rescale.route import Route
 from tidegate.state.log.manifest import StateManifest
-
-_SEAL = b', "checksum": '
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +66,7 @@ class Generation:
 
 def encode(record: Entry | Generation) -> bytes:
     if isinstance(record, Generation):
-        return _sealed({"generation": record.number})
+        return sealed({"generation": record.number})
     form: dict[str, Any] = {
         "batch_id": record.batch_id,
         "generation": record.generation,
@@ -90,13 +86,13 @@ def encode(record: Entry | Generation) -> bytes:
     if record.route is not None:
         configured = {"configured": record.configured} if record.configured else {}
         form["route"] = {**record.route.to_json(), **configured}
-    return _sealed(form)
+    return sealed(form)
 
 
 def decode(content: bytes) -> Entry | Generation:
     """The way back. Raises ValueError for a damaged record."""
     try:
-        form = _opened(content)
+        form = opened(content)
         return _entry(form) if "batch_id" in form else _generation(**form)
     except (CheckpointError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error
@@ -110,21 +106,6 @@ def is_entry(content: bytes) -> bool:
 
 def _generation(*, generation: int) -> Generation:
     return Generation(generation)
-
-
-def _sealed(form: dict[str, Any]) -> bytes:
-    body = json.dumps(form).encode()
-    return body[:-1] + _SEAL + str(zlib.crc32(body)).encode() + b"}"
-
-
-def _opened(content: bytes) -> dict[str, Any]:
-    """What a record says. ValueError when it is not what was written; one without a checksum is taken as it
-    is."""
-    form: dict[str, Any] = json.loads(content)
-    checksum = form.pop("checksum", None)
-    if checksum is not None and zlib.crc32(content[: content.rfind(_SEAL)] + b"}") != checksum:
-        raise ValueError("its checksum does not match its content")
-    return form
 
 
 def _entry(form: dict[str, Any]) -> Entry:

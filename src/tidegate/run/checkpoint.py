@@ -22,6 +22,7 @@ from uuid import uuid4
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.atomic import create, replace
 from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.seal import opened, sealed
 from tidegate.pipeline.plan import Plan
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
@@ -86,7 +87,7 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
             f"{place or 'none'} now; set it back, or take a savepoint and start from that"
         )
     if place is None:
-        if not create(label, json.dumps(mine).encode()):
+        if not create(label, sealed(mine)):
             mine = _read(label, "log", "id")
         return LogPlace(str(folder / "state"), mine["id"])
     storage, owner = open_storage(place), f"{mine['id']}.owner"
@@ -97,8 +98,19 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
         )
     # Only a place that can be used goes on record.
     storage.write(owner, [str(folder).encode()])
-    create(label, json.dumps(mine).encode())
+    create(label, sealed(mine))
     return LogPlace(place, mine["id"])
+
+
+def check_log(folder: Path) -> None:
+    """Raise CheckpointError when `state.json` is damaged, or the log that it names is not of this checkpoint.
+    One that no run has used has none."""
+    label = folder / "state.json"
+    if not label.exists():
+        return
+    found = _read(label, "log", "id")
+    if found["log"] is not None and f"{found['id']}.owner" not in open_storage(found["log"]).names():
+        raise CheckpointError(f"the log {found['log']} does not say that it belongs to this checkpoint")
 
 
 def find_log(folder: Path, log: str | None) -> Storage:
@@ -131,10 +143,10 @@ def _local(place: str | Path) -> Path:
 
 def _read(label: Path, *keys: str) -> dict[str, Any]:
     try:
-        found = json.loads(label.read_bytes())
+        found = opened(label.read_bytes())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{label} cannot be read: {error}") from error
-    if not isinstance(found, dict) or not found.keys() >= set(keys):
+    if not found.keys() >= set(keys):
         raise CheckpointError(f"{label} cannot be read: it must be a JSON object with {', '.join(keys)}")
     return found
 

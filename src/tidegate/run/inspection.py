@@ -18,7 +18,9 @@ import pyarrow.compute as pc
 from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError, StateError, TidegateError
 from tidegate.ledger import ledger
+from tidegate.run import verification
 from tidegate.run.checkpoint import find, find_log
+from tidegate.run.verification import Problem
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
@@ -64,14 +66,6 @@ class GroupSize:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong with a file."""
-
-    file: str
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What `Inspection.verify` has looked at, and what it found."""
 
@@ -87,7 +81,7 @@ class Inspection:
     def __init__(self, checkpoint: str | Path, *, log: str | None = None, lenient: bool = False) -> None:
         """`lenient`: go on without records of the ledger that cannot be read; `problems` names them."""
         self.folder, self.pipeline = find(checkpoint)
-        self._log = log
+        self._log, self._lenient = log, lenient
         self.storage, self.batches, self.problems = self._load()
         if self.problems and not lenient:
             first = self.problems[0]
@@ -121,11 +115,12 @@ class Inspection:
                 shard.close()
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> Verdict:
-        """Check every checksum of every run that a batch on record names, and that the ledger can be read.
+        """Check every checksum of every run that a batch on record names; and that ledger, `state.json`,
+        Spark's own record and the outputs are whole and fit together.
 
         `progress` is called after each run with the bytes looked at so far and those in all.
         """
-        problems = list(self.problems)
+        problems = [*self.problems, *verification.problems(self.folder)]
         wanted = {run.name: run for recorded in self.batches for run in recorded.manifest.runs}
         total, done = sum(run.bytes for run in wanted.values()), 0
         for ref in wanted.values():
@@ -145,6 +140,14 @@ class Inspection:
         now = Inspection(self.folder, log=self._log, lenient=True)
         return any(run.name == ref.name for batch in now.batches for run in batch.manifest.runs)
 
+    def _find_log(self) -> Storage:
+        try:
+            return find_log(self.folder, self._log)
+        except CheckpointError:  # It is `state.json`, and `verify` tells it.
+            if not self._lenient:
+                raise
+            return find_log(self.folder, str(self.folder / "state"))
+
     def _load(self) -> tuple[Storage | None, tuple[Recorded, ...], tuple[Problem, ...]]:
         before: int | None = None
         spark = CheckpointFiles(self.folder / "spark")
@@ -159,12 +162,12 @@ class Inspection:
                 if entry.state is not None
             ]
             if not found:
-                if entries and not entries[0].durable:
+                if entries and not entries[0].durable and not self._lenient:
                     raise CheckpointError(
                         f"{self.folder} was written with state.durable off, so it holds no state"
                     )
                 return None, (), problems
-            storage = find_log(self.folder, self._log)
+            storage = self._find_log()
             kept, whole = _kept(found, frozenset(storage.names()))
             # While a pipeline runs, its ledger may go on between the two looks.
             if whole or found[0].batch_id == before:

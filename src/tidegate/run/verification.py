@@ -1,0 +1,75 @@
+"""Whether the parts of a checkpoint are whole and fit together: ledger, `state.json`, Spark's own record.
+
+The runs of the state are looked at by `Inspection.verify`, which is what people call. A pipeline that runs
+on the checkpoint goes on meanwhile: what does not fit is looked at again if the ledger has grown since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.batch.reconciliation import check_ahead
+from tidegate.errors import CheckpointError
+from tidegate.ledger import ledger
+from tidegate.ledger.records import Entry
+from tidegate.run.checkpoint import check_log
+from tidegate.spark.checkpoint_files import CheckpointFiles
+
+_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with a file."""
+
+    file: str
+    problem: str
+
+
+def problems(folder: Path) -> list[Problem]:
+    """All that is wrong with a checkpoint but its runs, and the records that cannot be read."""
+    found: list[Problem] = []
+    for _ in range(_LOOKS):
+        entries, damaged = ledger.read(folder / "ledger")
+        found = [*_of_ledger(folder / "ledger"), *_of_log(folder)]
+        found += _of_spark(folder / "spark", entries, whole=not damaged)
+        now, _ = ledger.read(folder / "ledger")
+        if not found or [entry.batch_id for entry in now[:1]] == [entry.batch_id for entry in entries[:1]]:
+            break
+    return found
+
+
+def _of_ledger(folder: Path) -> Iterator[Problem]:
+    try:
+        for path in ledger.missing(folder):
+            yield Problem(str(path), "this record of the ledger is missing; restore it from a copy")
+    except CheckpointError as error:
+        yield Problem(str(folder), str(error))
+
+
+def _of_log(folder: Path) -> Iterator[Problem]:
+    try:
+        check_log(folder)
+    except CheckpointError as error:
+        yield Problem(str(folder / "state.json"), str(error))
+
+
+def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Problem]:
+    """Earlier batches than the last two Spark does not read any more."""
+    spark = CheckpointFiles(folder)
+    try:
+        if whole:  # Otherwise what seems to be missing is told already.
+            check_ahead(spark, entries[0].batch_id if entries else -1)
+    except CheckpointError as error:
+        yield Problem(str(folder), str(error))
+    for entry in entries[:2]:
+        ends = [cut.end for cut in entry.cut.values()]
+        if ends and spark.offsets(entry.batch_id) != ends:
+            problem = "it does not say what the ledger does of the batch; the next start writes it again"
+            yield Problem(str(folder / "offsets" / str(entry.batch_id)), problem)
+    for entry in entries[:1]:
+        for number, cut in enumerate(entry.cut.values()):
+            if lost := spark.missing_log(number, cut.end):
+                yield Problem(str(lost), "a part of the list of files that were read is missing or damaged")
