@@ -320,15 +320,16 @@ def test_verify_knows_a_missing_end_of_the_ledger_by_what_spark_has_finished(che
 
 def test_verify_finds_a_flipped_bit_in_the_ledger(checkpoint: Path) -> None:
     record = max((checkpoint / "ledger").glob("*.json"))
-    flip(record, record.read_bytes().index(b'"limit": ') + 9)
+    flip(record, record.read_bytes().index(b'"batch_id": ') + len(b'"batch_id": '))
     assert f"{record}: its checksum does not match its content" in problems(checkpoint)
 
 
 def test_verify_finds_a_flipped_bit_in_the_place_of_the_log(checkpoint: Path) -> None:
-    flip(checkpoint / "state.json", 20)
+    label = checkpoint / "state.json"
+    flip(label, label.read_bytes().index(b'"id": "') + len(b'"id": "'))
     said = problems(checkpoint)
     assert "state.json cannot be read: its checksum does not match" in said
-    assert "run" not in said, "the runs are looked at all the same"
+    assert ".run" not in said, "the runs are looked at all the same"
 
 
 def test_verify_compares_what_spark_says_of_a_batch_with_the_ledger(checkpoint: Path) -> None:

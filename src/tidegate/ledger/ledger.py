@@ -163,8 +163,16 @@ def _missing(folder: Path) -> set[Path]:
     oldest = _oldest(folder)
     numbers = {int(path.stem) for path in _records(folder)}
     first = oldest or min(numbers, default=0)
-    wanted = range(first, max(numbers, default=first) + 1) if numbers or oldest else range(0)
+    wanted = range(first, max((first, *numbers)) + 1) if numbers or oldest else range(0)
     return {folder / f"{number:012d}.json" for number in wanted if number not in numbers}
+
+
+def started_with(folder: Path) -> int | None:
+    """The batch that a ledger was made with, as that of a savepoint is; None for another ledger, or when that
+    batch is forgotten. Raises ValueError or OSError for a record that cannot be read."""
+    path = folder / f"{0:012d}.json"
+    record = decode(path.read_bytes()) if path.exists() else None
+    return record.batch_id if isinstance(record, Entry) else None
 
 
 def start_with(folder: Path, entry: Entry) -> None:

@@ -1,4 +1,5 @@
-"""Whether the parts of a checkpoint are whole and fit together: ledger, `state.json`, Spark's own record.
+"""Whether the parts of a checkpoint are whole and fit together: ledger, `state.json`, Spark's own
+record, outputs.
 
 The runs of the state are looked at by `Inspection.verify`, which is what people call. A pipeline that runs
 on the checkpoint goes on meanwhile: what does not fit is looked at again if the ledger has grown since.
@@ -11,10 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.batch.reconciliation import check_ahead
-from tidegate.errors import CheckpointError
+from tidegate.errors import CheckpointError, SinkError
 from tidegate.ledger import ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.checkpoint import check_log
+from tidegate.sinks import committed
+from tidegate.sinks.output_folder import OutputFolder
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
 _LOOKS = 5
@@ -35,6 +38,10 @@ def problems(folder: Path) -> list[Problem]:
         entries, damaged = ledger.read(folder / "ledger")
         found = [*_of_ledger(folder / "ledger"), *_of_log(folder)]
         found += _of_spark(folder / "spark", entries, whole=not damaged)
+        if not damaged:
+            # What a savepoint was taken of goes on in its own outputs.
+            copied = ledger.started_with(folder / "ledger")
+            found += _of_outputs([entry for entry in entries if entry.batch_id != copied])
         now, _ = ledger.read(folder / "ledger")
         if not found or [entry.batch_id for entry in now[:1]] == [entry.batch_id for entry in entries[:1]]:
             break
@@ -73,3 +80,33 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
         for number, cut in enumerate(entry.cut.values()):
             if lost := spark.missing_log(number, cut.end):
                 yield Problem(str(lost), "a part of the list of files that were read is missing or damaged")
+
+
+def _of_outputs(entries: list[Entry]) -> Iterator[Problem]:
+    """Those of `Files` sinks and dead letters: others are looked at when the pipeline starts."""
+    seen: set[str] = set()
+    for entry in entries:
+        for receipt in entry.receipts.values():
+            place = receipt.get("path")
+            if place is None or place in seen:
+                continue
+            seen.add(place)
+            wrong = committed.verify(place) or _at_its_end(place, entry.batch_id, receipt["after"])
+            yield from (Problem(place, each) for each in wrong)
+
+
+def _at_its_end(place: str, batch_id: int, after: list[object] | None) -> list[str]:
+    """What is wrong with the end of an output whose last committed batch is this one."""
+    try:
+        headers = OutputFolder(committed.local(place)).headers()
+    except SinkError as error:
+        return [str(error)]
+    newest = headers[-1] if headers else None
+    if newest is not None and newest.last > batch_id:
+        return [
+            f"it holds batches up to {newest.last}, and the ledger only up to {batch_id}: it has lost records"
+        ]
+    if (newest is None or newest.last < batch_id) and after != (list(newest.link) if newest else None):
+        last = f"ends with batch {newest.last}" if newest else "has no batch"
+        return [f"it {last}, and lacks some that were committed up to batch {batch_id}"]
+    return []
