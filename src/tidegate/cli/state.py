@@ -131,7 +131,7 @@ def export(
 
 @app.command()
 def verify(checkpoint: CheckpointArgument, log: LogOption = None) -> None:
-    """Check every checksum of the state.
+    """Check that the state, ledger, Spark's own record and outputs are whole and fit together.
 
     Exit code 1 if anything is damaged or missing; standard error says what, file by file.
     """
