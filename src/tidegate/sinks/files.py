@@ -19,7 +19,7 @@ from tidegate.sinks.committed import count, local
 from tidegate.sinks.compaction import FAN_IN, Compaction
 from tidegate.sinks.manifest import Header, Link, OutputManifest
 from tidegate.sinks.output_folder import OutputFolder
-from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter, ahead
 from tidegate.spark.frames import counted
 from tidegate.units import seconds, size
 
@@ -248,14 +248,7 @@ class _Writer(SinkWriter):
                 f"{self._pipeline!r}; give each pipeline a folder of its own"
             )
         if newest.last > committed:
-            # Its next batches would be mistaken for repeats of those and lost.
-            ends = f"ends with batch {committed}" if committed >= 0 else "is new"
-            raise SinkError(
-                f"{self._folder.root} holds batches up to {newest.last}, but the checkpoint {ends}: it is "
-                "another checkpoint than the one that wrote them, or an older copy of it, or the newest "
-                "records of its ledger are lost (`tidegate state verify`). Restore the checkpoint; to start "
-                "over, use another folder"
-            )
+            raise ahead(str(self._folder.root), newest.last, committed, anew="use another folder")
 
 
 class _ClosingError(Exception):

@@ -17,7 +17,7 @@ from tidegate.sinks import postgres_columns, postgres_table
 from tidegate.sinks.postgres import Postgres
 from tidegate.sinks.postgres_copy import ROW, TASK, Connection, connect, copy_partition
 from tidegate.sinks.postgres_table import Table
-from tidegate.sinks.sink import Attempt, Receipt, SinkWriter
+from tidegate.sinks.sink import Attempt, Receipt, SinkWriter, ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -130,11 +130,8 @@ class PostgresWriter(SinkWriter):
             latest = self._published(connection)
             if latest > committed:
                 # Its next batches would be mistaken for repeats of those and lost.
-                raise SinkError(
-                    f"{self._sink.table} holds batches of {self._pipeline} up to {latest}, but the "
-                    f"checkpoint has committed only up to {committed}: use the checkpoint that wrote them, "
-                    f"or another table; or remove the rows and their entry in {_BATCHES}"
-                )
+                anew = f"use another table, or remove the rows and their entry in {_BATCHES}"
+                raise ahead(self._sink.table, latest, committed, anew=anew)
             if receipt is not None and 0 <= latest < committed - 1:
                 raise SinkError(
                     f"{self._sink.table} holds batches of {self._pipeline} up to {latest} only, but the "

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from tidegate.errors import SinkError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -33,6 +35,17 @@ class Attempt:
 
     def __str__(self) -> str:
         return f"{self.batch_id:012d}-{self.generation}-{self.number}"
+
+
+def ahead(place: str, latest: int, committed: int, *, anew: str) -> SinkError:
+    """What a sink raises in `recover` when it holds later batches than the checkpoint: the next ones would be
+    mistaken for repeats of those, and lost. `anew` is how to start over."""
+    ends = f"ends with batch {committed}" if committed >= 0 else "is new"
+    return SinkError(
+        f"{place} holds batches up to {latest}, but the checkpoint {ends}: it is another checkpoint than the "
+        "one that wrote them, or an older copy of it, or the newest records of its ledger are lost "
+        f"(`tidegate state verify`). Restore the checkpoint; to start over, {anew}"
+    )
 
 
 class SinkWriter(ABC):
