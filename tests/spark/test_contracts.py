@@ -248,6 +248,13 @@ def test_contract_CommitLog_files(story: Story, spark: SparkSession, tmp_path: P
     assert taken == [(2, 0), (3, 2)]
 
 
+def test_contract_sun_misc_Signal(spark: SparkSession) -> None:
+    """Java ignores SIGHUP."""
+    jvm: Any = spark._jvm
+    os.kill(jvm.java.lang.ProcessHandle.current().pid(), signal.SIGHUP)
+    assert spark.range(3).count() == 3
+
+
 def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:
     """Spark writes its checkpoints by the class that the engine's settings name."""
     jvm: Any = spark._jvm

@@ -62,8 +62,7 @@ def run(
     preflight.check_state(plan, folder)
     with ExitStack() as stack:
         lock = stack.enter_context(locked(folder, take_over=take_over))
-        with signals.hangup_kept():
-            spark, cluster = stack.enter_context(compute.opened(plan, config))
+        spark, cluster = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
         lock.seize()

@@ -29,20 +29,3 @@ def calling(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def hangup_kept() -> Iterator[None]:
-    """Processes that are started in this block ignore SIGHUP, as a closed terminal sends it to all of them:
-    Java would end before its last batch does. For this process the signal waits for the end of the block."""
-    before = signal.getsignal(signal.SIGHUP)
-    if threading.current_thread() is not threading.main_thread() or before is signal.SIG_IGN:
-        yield
-        return
-    masked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-        signal.pthread_sigmask(signal.SIG_SETMASK, masked)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SessionError
 from tidegate.spark import ivy, java
@@ -84,9 +84,17 @@ def start(
         builder = builder.config(key, value)
     try:
         with ivy.alone() if "spark.jars.packages" in settings else nullcontext():
-            return builder.getOrCreate()
+            spark = builder.getOrCreate()
     except Exception as error:
         raise SessionError(f"Spark could not start on {master!r}: {_cause(error)}") from error
+    _ignore_hangup(spark)
+    return spark
+
+
+def _ignore_hangup(spark: SparkSession) -> None:
+    """A closed terminal tells all that run in it: whether and when to end is up to the driver."""
+    signals: Any = spark._jvm.sun.misc  # type: ignore[union-attr]
+    signals.Signal.handle(signals.Signal("HUP"), signals.SignalHandler.SIG_IGN)
 
 
 def is_running() -> bool:
