@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -187,7 +188,8 @@ def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
 
 def test_silence_is_counted_by_planned_times_while_one_driver_runs(tmp_path: Path) -> None:
     def silent(batches: Batches, batch_id: int, planned_at: int) -> float:
-        batches.run(batch_id, {"source-1": Cut(batch_id, batch_id + 1)}, world.job, planned_at=planned_at)
+        cut, at = {"source-1": Cut(batch_id, batch_id + 1)}, datetime.fromtimestamp(planned_at / 1000, UTC)
+        batches.run(batch_id, cut, world.job, planned_at=at)
         last = Ledger(tmp_path).last
         assert last is not None
         assert last.planned_at == planned_at

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 from tidegate import faults
@@ -85,12 +86,12 @@ class Batches:
     clock: Callable[[], float] = time.time
 
     def run(
-        self, batch_id: int, cut: Mapping[str, Cut], job: Job, *, planned_at: int | None = None
+        self, batch_id: int, cut: Mapping[str, Cut], job: Job, *, planned_at: datetime | None = None
     ) -> Outcome | None:
         """Carry one batch through; None when it had been committed before.
 
         One whose cut is empty closes all that is open: Spark makes none without rows, so it was planned for
-        that. `planned_at`: when a batch was planned, in milliseconds since 1970.
+        that. `planned_at`: when Spark planned the batch.
 
         Raises BatchError when it failed as often as it may, FencedError when another driver has taken over.
         """
@@ -139,11 +140,11 @@ class _Batch:
         cut: Mapping[str, Cut],
         job: Job,
         entry: Entry | None,
-        planned_at: int | None = None,
+        planned_at: datetime | None = None,
     ) -> None:
         self._of, self._id, self._cut, self._job = batches, batch_id, cut, job
         self._committed = entry
-        self._planned_at = planned_at
+        self._planned_at = None if planned_at is None else round(planned_at.timestamp() * 1000)
         self._time, self._idle = batches.time, batches.watermark.idle_sources
         if _is_closing(cut):
             self._time = Time(self._time.closed, _later(self._time.watermark, batches.watermark.end))

@@ -212,7 +212,7 @@ class Runner:
                 started = time.perf_counter()
                 cut = planned(self._query, self._opened.translation.sources, batch_id)
                 job = partial(self._opened.jobs.run, rows, cut, self._query)
-                planned_at = self._query.planned_at(batch_id)
+                planned_at = self._query.checkpoint.planned_at(batch_id)
                 outcome = self._batches.run(batch_id, cut, job, planned_at=planned_at)
             except RestartRequestedError:
                 raise

@@ -41,13 +41,6 @@ class RunningQuery:
         found = [offsets.apply(number) for number in range(offsets.size())]
         return [json.loads(offset.get().json()) if offset.isDefined() else None for offset in found]
 
-    def planned_at(self, batch_id: int) -> int | None:
-        """When Spark planned a batch, in milliseconds since 1970; None for no such batch."""
-        logged = self._execution.offsetLog().get(batch_id)
-        if logged.isEmpty() or logged.get().metadataOpt().isEmpty():
-            return None
-        return int(logged.get().metadataOpt().get().batchTimestampMs())
-
     def observed(self) -> dict[str, dict[str, Any]]:
         """The metrics observed in the batch that is running: name -> measure -> value."""
         metrics = self._execution.lastExecution().observedMetrics()
