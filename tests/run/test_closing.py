@@ -101,3 +101,15 @@ def test_silence_closes_what_the_end_would_keep(run: Run, tmp_path: Path) -> Non
     add(tmp_path / "in", "second", ("a", 2))
     assert [(batch.idle, batch.rows_in) for batch in go(engine__idle="1 ms")] == [((), 1), (("source-1",), 0)]
     assert [row["n"] for row in read(tmp_path / "out")] == [2]
+
+
+@pytest.mark.timeout(300)
+def test_the_end_comes_even_if_the_source_goes_on(run: Run, tmp_path: Path) -> None:
+    p = tg.Pipeline("endless")
+    source = tg.sources.Sensors(sensors=3, rate=tg.sources.Constant(5))
+    counts = p.source(source).key_by("id").window(tg.tumbling("1 day")).aggregate(n=tg.agg.count())
+    counts.sink(tg.sinks.Files(tmp_path / "out"))
+    summary, told = run(p)
+    assert summary.stopped_by == "done"
+    assert [batch.idle for batch in told if batch.idle] == [("source-1",)], "it is closed once"
+    assert sum(row["n"] for row in read(tmp_path / "out")) == summary.rows_in

@@ -104,6 +104,10 @@ class Runner:
         self._outcomes: dict[int, Outcome] = {}
         self._pause = threading.Event()
         """Set while the query is to end so that a closing batch can be planned."""
+        self._at_end = False
+        """Whether that batch is the last one of the run."""
+        self._final: int | None = None
+        """Its number, once it is planned. The run ends with it, even if a source has gone on meanwhile."""
         self._heard = time.monotonic()
         """When a batch last had rows, or the run began."""
         self._lateness = Lateness()
@@ -166,7 +170,8 @@ class Runner:
             return False
         assert self._query is not None
         # If Spark has planned a batch meanwhile, rows have come: they come first.
-        self._query.checkpoint.plan_empty(last.batch_id + 1)
+        if self._query.checkpoint.plan_empty(last.batch_id + 1) and self._at_end:
+            self._final = last.batch_id + 1
         return True
 
     def _is_lost(self, query: StreamingQuery) -> bool:
@@ -329,6 +334,8 @@ class Runner:
         self._warn_of_times(outcome, progress)
         for listener in list(self._listeners):
             self._tell(listener, progress)
+        if outcome.batch_id == self._final:
+            self.stop("done")
 
     def _warn_of_times(self, outcome: Outcome, progress: BatchProgress) -> None:
         for source, rows in outcome.ahead.items():
@@ -378,7 +385,8 @@ class Runner:
         done = self._until_done and self._intake.done
         engine, silent = self._opened.config.engine, time.monotonic() - self._heard
         silent_for_long = engine.idle is not None and silent >= seconds(engine.idle)
-        if self._batches.open and (silent_for_long or (done and engine.close_at_end)):
+        self._at_end = done and engine.close_at_end
+        if self._batches.open and (silent_for_long or self._at_end):
             self._pause.set()
         elif done:
             self.stop("done")
