@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
@@ -151,6 +152,42 @@ def verify(checkpoint: CheckpointArgument, log: LogOption = None) -> None:
         typer.echo(f"{len(verdict.problems)} problems in {checked}")
         raise typer.Exit(1)
     typer.echo(f"{checked}: all in order")
+
+
+@app.command()
+def watermark(
+    checkpoint: CheckpointArgument,
+    reset: Annotated[
+        str | None,
+        typer.Option("--reset", metavar="TIME", help="Set it back to this time, like 2026-01-31T12:00:00Z."),
+    ] = None,
+    log: LogOption = None,
+) -> None:
+    """Show the watermark and the newest event time of each source; or set the watermark back.
+
+    For a checkpoint whose watermark a wrong event time has moved far ahead, so that every row is late. What
+    was closed on the way stays closed. The pipeline must not be running; `tidegate savepoint` makes a copy
+    first.
+    """
+    from tidegate.batch.time import moment
+    from tidegate.run import reset as resetting
+
+    if reset is not None:
+        batch_id = resetting.reset(checkpoint, _moment(reset), log=log)
+        typer.echo(f"after batch {batch_id} the watermark is {_moment(reset)}")
+        return
+    last = resetting.times(checkpoint)
+    typer.echo(f"watermark: {moment(last.watermark) or 'none yet'}, after batch {last.batch_id}")
+    for source, newest in last.event_times.items():
+        typer.echo(f"{source}: newest event time {moment(newest)}")
+
+
+def _moment(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a time; write it like 2026-01-31T12:00:00Z") from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def _first_rows(

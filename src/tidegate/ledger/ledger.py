@@ -56,6 +56,15 @@ class Ledger:
     def append(self, entry: Entry) -> None:
         """Commit a batch: THE commit point. Raises FencedError when this driver has been replaced."""
         self.check_next(entry.batch_id)
+        self._append(entry)
+
+    def amend(self, entry: Entry) -> None:
+        """Tell the newest committed batch again: what it says of the state counts from now on."""
+        assert self.last is not None
+        assert entry.batch_id == self.last.batch_id
+        self._append(entry)
+
+    def _append(self, entry: Entry) -> None:
         if not self._create(entry):
             raise FencedError(
                 f"batch {entry.batch_id} was not committed: another driver has taken over this checkpoint "
@@ -73,10 +82,12 @@ class Ledger:
             )
 
     def entries(self) -> Iterator[Entry]:
-        """The committed batches that are still on record, newest first."""
+        """The committed batches that are still on record, newest first; each as it was told last."""
+        newest: int | None = None
         for number in reversed(self._numbers()):
             record = self._read(number, decode)
-            if isinstance(record, Entry):
+            if isinstance(record, Entry) and record.batch_id != newest:
+                newest = record.batch_id
                 yield record
 
     def forget(self, keep: int) -> None:
@@ -137,7 +148,8 @@ class Ledger:
 
 def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
     """The committed batches in a ledger, newest first; and the records that cannot be read, and why."""
-    found, damaged = [], []
+    found: list[Entry] = []
+    damaged: list[tuple[Path, str]] = []
     for path in sorted(_records(folder), reverse=True):
         try:
             record = decode(path.read_bytes())
@@ -146,7 +158,7 @@ def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
         except (OSError, ValueError) as error:
             damaged.append((path, str(error)))
             continue
-        if isinstance(record, Entry):
+        if isinstance(record, Entry) and not (found and found[-1].batch_id == record.batch_id):
             found.append(record)
     return found, damaged
 

@@ -1,0 +1,88 @@
+"""Setting back a watermark that has run away, so that rows of today are not late for ever.
+
+What the watermark had passed has been emitted, and stays so: the runs of the state are written anew without
+it, and then the ledger tells the last committed batch again, with these and the earlier watermark. Before
+that record nothing has changed, after it everything has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from pathlib import Path
+
+from tidegate.batch.time import moment
+from tidegate.errors import CheckpointError
+from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.records import Entry
+from tidegate.run.checkpoint import find, find_log
+from tidegate.run.lock import locked
+from tidegate.state.fleet.nodes import names_of
+from tidegate.state.log.compaction import merged_rows
+from tidegate.state.log.log import Log, Snapshot
+from tidegate.state.log.manifest import StateManifest
+
+_MEMORY = 64 << 20
+_AT_ONCE = 16 << 20
+"""Bytes of runs that are in memory together."""
+
+
+def times(checkpoint: str | Path) -> Entry:
+    """The last committed batch, which has the event times of a checkpoint; CheckpointError for none."""
+    folder, _ = find(checkpoint)
+    last = Ledger(folder / "ledger").last
+    if last is None:
+        raise CheckpointError(f"no batch has been committed to {folder}")
+    return last
+
+
+def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> int:
+    """Set the watermark of a checkpoint back, and return the batch after which it holds.
+
+    No driver may be running: InUseError. CheckpointError unless the watermark is later than that. `log` is
+    where the runs are when they are not in the checkpoint.
+    """
+    folder, _ = find(checkpoint)
+    micros = round(to.timestamp() * 1e6)
+    with locked(folder, take_over=False):
+        ledger, last = Ledger(folder / "ledger"), times(folder)
+        if last.watermark is None or last.watermark <= micros:
+            found = moment(last.watermark) or "not known yet"
+            raise CheckpointError(f"the watermark of {folder} is {found}; it can only be set back")
+        ledger.take_over()
+        state = last.state
+        if state is not None:
+            storage = Log(find_log(folder, log), memory=_MEMORY, durable=True)
+            name = f"{last.batch_id:012d}-{names_of(ledger.generation)}reset.run"
+            state = replace(_without_the_past(storage, state, name), closed=micros)
+        ledger.amend(
+            replace(
+                last,
+                generation=ledger.generation,
+                watermark=micros,
+                event_times={source: min(seen, micros) for source, seen in last.event_times.items()},
+                furthest=None,
+                silent={},
+                state=state,
+            )
+        )
+        return last.batch_id
+
+
+def _without_the_past(log: Log, manifest: StateManifest, name: str) -> StateManifest:
+    """The same state in one run that has nothing of what the watermark has passed."""
+    if not manifest.runs:
+        return manifest
+    groups = frozenset(range(manifest.groups))
+    snapshot = Snapshot(log, manifest, groups, manifest.runs, ())
+    opened = [(ref, log.run(ref)) for ref in manifest.runs]
+    content = merged_rows(snapshot, opened, bottom=True, budget=_AT_ONCE, rest=lambda: None)
+    first = next(content, None)
+    if first is None:
+        return replace(manifest, runs=())
+    sequence = max(ref.sequence for ref in manifest.runs)
+    rows = chain([first], content)
+    return replace(
+        manifest, runs=(log.write(name, rows, sequence=sequence, groups=groups, count=manifest.groups),)
+    )
