@@ -147,4 +147,5 @@ def test_rows_that_cost_a_lot_are_fewer_once_a_second_batch_says_so() -> None:
     """The first batch compiles code and starts workers: alone it tells nothing of the next."""
     first = start(limit=10_000).observe(10_000, 100.0)
     assert first.limit == pytest.approx(10_000, rel=0.2)
+    assert start(limit=10_000).observe(8, 100.0).limit == 10_000
     assert first.observe(first.limit, 100.0 * first.limit / 10_000).limit < 1_000

@@ -56,6 +56,14 @@ def test_every_row_comes_out_once_in_batches_of_at_most_the_limit(run: Run, tmp_
     assert told[0].rows_in == 1000
 
 
+def test_a_limit_counts_for_the_very_next_batch_when_rows_wait(run: Run) -> None:
+    p = tg.Pipeline("prompt")
+    p.source(sensors(5_000)).sink(tg.sinks.Discard())
+    _, told = run(p, admission__initial_rows=1000, engine__interval="1 ms")
+    assert told[0].rows_in == 1000
+    assert told[1].rows_in > 1000
+
+
 def test_progress_tells_the_batch(run: Run, tmp_path: Path) -> None:
     p = tg.Pipeline("told")
     p.source(sensors()).filter("value > 20").sink(tg.sinks.Files(tmp_path / "out"))

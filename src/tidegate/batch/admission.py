@@ -100,7 +100,7 @@ class Admission:
         wanted *= 1 + _SWAY if self.up else 1 - _SWAY
         growth = min(max(_GROWTH, _GROWTH * target / latest), _LEAP)
         allowed = min(wanted, growth * self.largest, self.most)
-        warming_up = self.batches < _WARM and not slowest
+        warming_up = self.batches < _WARM and (self.batches == 1 or not slowest)
         least = max(self.least, self.first) if warming_up else self.least
         return replace(self, limit=max(least, int(allowed)), seconds=target)
 

@@ -67,6 +67,10 @@ class Intake:
         self._begun, self._lag_before = begun, lag
         return max(0.0, (rows + grown) / passed) if passed > 0 else 0.0
 
+    def fills(self, rows: Mapping[str, int]) -> bool:
+        """Whether a batch of these rows is about as large as it may be, so that more rows may wait."""
+        return self._admission is not None and sum(rows.values()) > self._admission.limit / 2
+
     def adapt(
         self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Cut], seconds: float
     ) -> None:
@@ -75,7 +79,7 @@ class Intake:
             return
         lag = self.lag
         # Where a source cannot tell, a batch that is about as large as it may be has left something behind.
-        self._waiting = sum(rows.values()) > self._admission.limit / 2 if lag is None else lag > 0
+        self._waiting = self.fills(rows) if lag is None else lag > 0
         self._admission = self._admission.observe(sum(rows.values()), seconds)
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []

@@ -111,6 +111,10 @@ class Runner:
         self._heard = time.monotonic()
         """When a batch last had rows, or the run began."""
         self._lateness = Lateness()
+        self._free_since = time.time()
+        """When the latest batch was over, or the run began."""
+        self._adapted = -1
+        """The last batch that the limit was set after."""
         self._lost: list[int] = []
         """For each time that Spark ended the query: the last batch that was committed before."""
         for listener in listeners:
@@ -137,6 +141,7 @@ class Runner:
     def _started_query(self, stack: ExitStack) -> StreamingQuery:
         """A query that does not outlive the stack: its batches need what is closed after that."""
         self._started.clear()
+        self._free_since = time.time()
         with session.changed(self._spark, self._opened.translation.settings):
             query = (
                 self._opened.translation.stream()
@@ -225,9 +230,26 @@ class Runner:
                 self._failure = error
                 raise
             if outcome is not None:
+                if self._intake.fills(outcome.rows_in):
+                    # Rows may wait: then Spark plans the next batch before it has told of this one.
+                    self._adapt(outcome, self._seconds_of(batch_id))
                 self._outcomes[batch_id] = outcome
                 if self._rescaler is not None:
                     self._rescaler.committed(outcome, time.perf_counter() - started)
+            self._free_since = time.time()
+
+    def _seconds_of(self, batch_id: int) -> float:
+        """How long a batch has taken up to now. It may have been planned long ago, by another run."""
+        assert self._query is not None
+        planned = self._query.checkpoint.planned_at(batch_id)
+        return time.time() - max(self._free_since, planned.timestamp() if planned else 0.0)
+
+    def _adapt(self, outcome: Outcome, seconds: float) -> None:
+        """Set the limit of the next batch, once for each."""
+        assert self._query is not None
+        if outcome.batch_id > self._adapted:
+            self._adapted = outcome.batch_id
+            self._intake.adapt(self._query, outcome.rows_in, outcome.cut, seconds)
 
     def _begin(self) -> None:
         """The clock of a run starts with its first trigger: what comes before is Spark's start."""
@@ -287,7 +309,7 @@ class Runner:
         rows_in = sum(outcome.rows_in.values())
         self._heard = time.monotonic() if rows_in else self._heard
         self._intake.moved(report.positions)
-        self._intake.adapt(self._query, outcome.rows_in, outcome.cut, batch_seconds)
+        self._adapt(outcome, batch_seconds)
         progress = BatchProgress(
             pipeline=self._plan.name,
             batch_id=outcome.batch_id,
