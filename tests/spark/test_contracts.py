@@ -13,6 +13,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,15 +25,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from tests.cluster.kit import await_that
+from tests.java import DRIVER_JAVA, SMALL
 from tests.run.readings import sensors
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.errors import SinkError, TidegateError
 from tidegate.sources.source import Limit, Position, Waiting
-from tidegate.spark import kafka_admin, session, standalone
+from tidegate.spark import class_archive, kafka_admin, session, standalone
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.frames import compute, counted, int_array
@@ -179,6 +183,51 @@ def test_contract_PythonStreamingQueryListenerWrapper(story: Story) -> None:
     assert (first.start, first.end["offset"]) == (None, 10)
     assert second == Position(first.end, {**first.end, "offset": 13}, {**first.end, "offset": 13})
     assert story.idle_reported.is_set()
+
+
+def test_contract_java_archives_of_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver's JVM writes an archive of its classes while it runs, and one that does not fit is passed over
+    in silence."""
+    from pyspark import java_gateway
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = class_archive.archive()
+    assert place is not None
+    recording = class_archive.options({})
+    conf = SparkConf(loadDefaults=False).set(DRIVER_JAVA, f"{SMALL} {recording}")
+    gateway: Any = java_gateway.launch_gateway(conf)  # type: ignore[no-untyped-call]
+    try:
+        place.parent.mkdir(parents=True)
+        class_archive.write(gateway, place)
+    finally:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(60)
+    assert place.stat().st_size > 1_000_000
+    using = class_archive.options({})
+    assert using != recording
+    place.write_bytes(b"damaged")
+    said = subprocess.run(["java", *using.split(), "-version"], capture_output=True, text=True, check=True)
+    assert said.stdout == ""
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_contract_pyspark_daemon(quiet: bool) -> None:
+    """A worker whose socket Spark has closed says so by `print`; ours does not."""
+    script = f"""
+import socket, sys, types
+from pyspark import daemon
+from tidegate.spark import worker_daemon
+ours, theirs = socket.socketpair()
+ended = types.ModuleType("pyspark.ended")
+ended.main = lambda rows, results: (theirs.close(), results.write(b"too late"))
+sys.modules["pyspark.ended"], sys.argv = ended, ["daemon", "pyspark.ended"]
+if {quiet}:
+    worker_daemon.keep_quiet()
+daemon.worker(ours, True)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ("BrokenPipeError" in said.stderr) is not quiet
 
 
 def test_contract_ensure_callback_server_started(spark: SparkSession) -> None:

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 
 from pyspark.sql import SparkSession
 
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.settings import open_cluster
+from tidegate.cluster.warming import warm_up
 from tidegate.config import Config
+from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
-from tidegate.spark import session
+from tidegate.spark import class_archive, session
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Where the tasks of a run are done."""
+
+    spark: SparkSession
+    cluster: Cluster
+    warming: threading.Thread | None = None
+    """What starts the Python workers, beside all else that a start takes."""
+
+    def wait_until_warm(self) -> None:
+        """Whoever opens a source before that has its rows wait for the workers."""
+        if self.warming is not None:
+            self.warming.join()
 
 
 @contextmanager
-def opened(plan: Plan, config: Config) -> Iterator[tuple[SparkSession, Cluster]]:
+def opened(plan: Plan, config: Config) -> Iterator[Compute]:
     """The session of this process if it has one, else one that ends with the run; and where its tasks run."""
     if session.is_running():
         with session.lent(config.spark.conf) as spark, InProcess(config.spark.master) as cluster:
             cluster.attach(spark)
-            yield spark, cluster
+            yield Compute(spark, cluster)
         return
     packages = {p for s in plan.sources for p in s.source.packages} | {
         p for s in plan.sinks for p in s.sink.packages
@@ -36,6 +56,25 @@ def opened(plan: Plan, config: Config) -> Iterator[tuple[SparkSession, Cluster]]
         )
         try:
             cluster.attach(spark)
-            yield spark, cluster
+            compute = Compute(
+                spark, cluster, _warming(plan, spark) if isinstance(cluster, InProcess) else None
+            )
+            yield compute
+            compute.wait_until_warm()
+            class_archive.keep(spark)
         finally:
             spark.stop()
+
+
+def _warming(plan: Plan, spark: SparkSession) -> threading.Thread:
+    """Start the Python workers of a local Spark, and have them import what the batches of this plan need."""
+
+    def warm() -> None:
+        for step in plan.steps:
+            if isinstance(step, KeyedStep):
+                import_module(step.operator)
+        warm_up(spark, "driver", spark.sparkContext.defaultParallelism)
+
+    thread = threading.Thread(target=warm, name="warming", daemon=True)
+    thread.start()
+    return thread

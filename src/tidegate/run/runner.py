@@ -62,9 +62,11 @@ def run(
     preflight.check_state(plan, folder)
     with ExitStack() as stack:
         lock = stack.enter_context(locked(folder, take_over=take_over))
-        spark, cluster = stack.enter_context(compute.opened(plan, config))
+        computing = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
-        opened = stack.enter_context(opening.opened(plan, config, folder, spark, cluster, steered=steered))
+        opened = stack.enter_context(
+            opening.opened(plan, config, folder, computing.spark, computing.cluster, steered=steered)
+        )
         lock.seize()
         runner = Runner(opened, listeners, until_done=until_done)
         stack.callback(runner.controls.end)
@@ -79,6 +81,7 @@ def run(
                 )
             )
         stack.enter_context(signals.calling(lambda: runner.stop("signal")))
+        computing.wait_until_warm()
         return runner.run(duration)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SessionError
-from tidegate.spark import ivy, java
+from tidegate.spark import class_archive, ivy, java
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ _DEFAULTS = {
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Rows go to Python and back through these without waiting for each other's acknowledgement, up to 40 ms.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "tidegate.spark.worker_daemon",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
@@ -122,8 +125,8 @@ def _settings(packages: Iterable[str], conf: Mapping[str, str]) -> dict[str, str
 
     settings = {**_DEFAULTS, **conf}
     java = "spark.driver.extraJavaOptions"
-    if java in conf:
-        settings[java] = f"{_DEFAULTS[java]} {conf[java]}"
+    parts = (_DEFAULTS[java], class_archive.options(conf), conf.get(java, ""))
+    settings[java] = " ".join(filter(None, parts))
     ours = {package.format(spark=spark_version) for package in packages}
     theirs = set(filter(None, conf.get("spark.jars.packages", "").split(",")))
     if ours:
