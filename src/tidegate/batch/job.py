@@ -55,7 +55,9 @@ class SparkJobs:
                 for sink, frame in outputs.items():
                     receipt = receipts[sink.receipt_name] = self.outputs.write(sink, frame, ticket)
                     counts[sink.name] = receipt["rows"]
-            observed = query.observed()
+            # What sources can tell by themselves is not observed, and asking takes a few calls into Java.
+            countable = all(step.source.countable for step in self.translation.sources)
+            observed = {} if countable else query.observed()
             found = {
                 step: seen(step, cut[step.name].start, cut[step.name].end, observed)
                 for step in self.translation.sources

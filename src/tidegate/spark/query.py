@@ -29,6 +29,9 @@ class RunningQuery:
     def __init__(self, spark: SparkSession, query: StreamingQuery, checkpoint: Path) -> None:
         self._jvm: Any = spark._jvm
         self._execution: Any = query._jsq.streamingQuery()
+        self._sources: list[tuple[Any, bool]] = []
+        """Each source, and whether it is one in Python; they stay the same while the query runs."""
+        self._limits: list[Limit] = []
         self.checkpoint = CheckpointFiles(checkpoint)
         self.run_id = str(query.runId)
 
@@ -63,15 +66,21 @@ class RunningQuery:
 
     def limit(self, limits: Sequence[Limit]) -> None:
         """Set what the next batch may take from each source, in the order of the sources."""
+        if self._limits == [*limits]:
+            return
+        if not self._sources:
+            sources = self._execution.sources()
+            found = [sources.apply(number) for number in range(len(limits))]
+            self._sources = [(each, each.getClass().getSimpleName().startswith("Python")) for each in found]
         current = self._execution.uniqueSources()
-        sources = self._execution.sources()
-        for number, limit in enumerate(limits):
-            current = current.updated(sources.apply(number), self._read_limit(sources.apply(number), limit))
+        for (source, in_python), limit in zip(self._sources, limits, strict=True):
+            current = current.updated(source, self._read_limit(limit, in_python=in_python))
         getattr(self._execution, "uniqueSources_$eq")(current)
+        self._limits = [*limits]
 
-    def _read_limit(self, source: Any, limit: Limit) -> Any:
+    def _read_limit(self, limit: Limit, *, in_python: bool) -> Any:
         kind = limit.kind.capitalize()
-        if source.getClass().getSimpleName().startswith("Python"):
+        if in_python:
             text = json.dumps({"_type": f"ReadMax{kind}", f"max_{limit.kind}": limit.amount})
             package = self._jvm.org.apache.spark.sql.execution.datasources.v2.python
             return package.PythonStreamingSourceReadLimit(text)
