@@ -23,7 +23,8 @@ class Row:
     unit: str
     ratio: float
     goal: str
-    met: bool
+    """Empty for a row that only informs."""
+    met: bool | None
     spread: tuple[float, float]
     details: dict[str, float] = field(default_factory=dict)
 
@@ -124,7 +125,7 @@ def tell(title: str, rows: Sequence[Row], *, as_json: bool) -> None:
             f"{row.ratio:.2f}",
             f"{row.spread[0]:.2f} to {row.spread[1]:.2f}",
             row.goal,
-            "yes" if row.met else "NO",
+            {True: "yes", False: "NO", None: ""}[row.met],
         )
         for name, value in row.details.items():
             table.add_row(f"  {name}", f"{value:,.4g}", style="dim")
