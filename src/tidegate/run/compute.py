@@ -57,7 +57,7 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
         try:
             cluster.attach(spark)
             compute = Compute(
-                spark, cluster, _warming(plan, spark) if isinstance(cluster, InProcess) else None
+                spark, cluster, warming(plan, spark) if isinstance(cluster, InProcess) else None
             )
             yield compute
             compute.wait_until_warm()
@@ -66,7 +66,7 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
             spark.stop()
 
 
-def _warming(plan: Plan, spark: SparkSession) -> threading.Thread:
+def warming(plan: Plan, spark: SparkSession) -> threading.Thread:
     """Start the Python workers of a local Spark, and have them import what the batches of this plan need."""
 
     def warm() -> None:
