@@ -235,17 +235,15 @@ class Runner:
             if outcome is not None:
                 if self._intake.fills(outcome.rows_in):
                     # Rows may wait: then Spark plans the next batch before it has told of this one.
-                    self._adapt(outcome, self._seconds_of(batch_id))
+                    self._adapt(outcome, self._seconds_since(planned_at))
                 self._outcomes[batch_id] = outcome
                 if self._rescaler is not None:
                     self._rescaler.committed(outcome, time.perf_counter() - started)
             self._free_since = time.time()
 
-    def _seconds_of(self, batch_id: int) -> float:
+    def _seconds_since(self, planned_at: int | None) -> float:
         """How long a batch has taken up to now. It may have been planned long ago, by another run."""
-        assert self._query is not None
-        planned = self._query.checkpoint.planned_at(batch_id)
-        return time.time() - max(self._free_since, planned.timestamp() if planned else 0.0)
+        return time.time() - max(self._free_since, (planned_at or 0) / 1000)
 
     def _adapt(self, outcome: Outcome, seconds: float) -> None:
         """Set the limit of the next batch, once for each."""
