@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 _SETTLE = 10.0
 """Seconds that Spark gets to commit its own offsets after a batch before the query is stopped."""
 
+_LOOK = 0.25
+"""Seconds between two looks whether Spark has ended the query: each holds up the batch that is running."""
+
 
 def run(
     plan: Plan,
@@ -258,11 +261,16 @@ class Runner:
             self._began = time.monotonic()
 
     def _wait(self, query: StreamingQuery, duration: float | None) -> None:
-        while query.isActive and not self._stopping.wait(0.05) and not self._pause.is_set():
-            if duration is None or self._began is None:
-                continue
-            if time.monotonic() >= self._began + duration:
+        looked = -_LOOK
+        while not self._stopping.is_set() and not self._pause.is_set():
+            now = time.monotonic()
+            if now - looked >= _LOOK:
+                if not query.isActive:
+                    return
+                looked = now
+            if duration is not None and self._began is not None and now >= self._began + duration:
                 self.stop("duration")
+            self._stopping.wait(0.05)
 
     def _settle(self, query: StreamingQuery) -> None:
         """End the query between two batches."""
