@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidegate.spark import java
 from tidegate.spark.ivy import cache
 
 if TYPE_CHECKING:
@@ -59,10 +60,9 @@ def keep(spark: SparkSession) -> None:
 
 def archive() -> Path | None:
     """Where the archive of this Java and this Spark is; None without a Java that can have one."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else Path(shutil.which("java") or "java")
-    modules = java.resolve().parents[1] / "lib" / "modules"
-    if not modules.is_file():
+    found = shutil.which(java.command())
+    modules = Path(found).resolve().parents[1] / "lib" / "modules" if found else None
+    if modules is None or not modules.is_file():
         return None
     import pyspark
 
