@@ -47,7 +47,8 @@ def test_a_mistake_before_the_first_batch_leaves_nothing_to_undo(tmp_path: Path)
     place = str(tmp_path / "checkpoint")
     open_folder(place, reading("typo"))
     folder = open_folder(place, reading("in"))
-    (folder / "spark" / "offsets").mkdir(parents=True)  # Spark has planned a batch
+    (folder / "spark" / "offsets").mkdir(parents=True)
+    (folder / "spark" / "offsets" / "0").touch()  # Spark has planned a batch
     with pytest.raises(CheckpointError, match=r"with sources .*/in\), and this is .*/other"):
         open_folder(place, reading("other"))
     open_folder(place, reading("in"))

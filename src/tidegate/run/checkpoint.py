@@ -24,6 +24,7 @@ from tidegate.ledger.atomic import create, replace
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.seal import opened, sealed
 from tidegate.pipeline.plan import Plan
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
@@ -128,7 +129,8 @@ def find_log(folder: Path, log: str | None) -> Storage:
 
 def _is_unused(folder: Path) -> bool:
     """Whether no batch was ever planned there: whoever made it stopped before, maybe for a mistake in it."""
-    return Ledger(folder / "ledger").last is None and not (folder / "spark" / "offsets").exists()
+    planned = CheckpointFiles(folder / "spark").newest("offsets")
+    return Ledger(folder / "ledger").last is None and planned < 0
 
 
 def _local(place: str | Path) -> Path:

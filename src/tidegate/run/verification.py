@@ -75,7 +75,7 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
         ends = [cut.end for cut in entry.cut.values()]
         if ends and spark.offsets(entry.batch_id) != ends:
             problem = "it does not say what the ledger does of the batch; the next start writes it again"
-            yield Problem(str(folder / "offsets" / str(entry.batch_id)), problem)
+            yield Problem(str(spark.cut_file(entry.batch_id)), problem)
     for entry in entries[:1]:
         for number, cut in enumerate(entry.cut.values()):
             if lost := spark.missing_log(number, cut.end):

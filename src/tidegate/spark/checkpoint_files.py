@@ -48,7 +48,7 @@ class CheckpointFiles:
         """The end of the cut of a batch: one offset (or None) per source. None when it is not there or
         damaged."""
         try:
-            lines = self.disk.read(self._offsets(batch_id)).decode().splitlines()
+            lines = self.disk.read(self.cut_file(batch_id)).decode().splitlines()
             version, about, *offsets = lines
             json.loads(about)
             found = [None if line == _NOTHING else json.loads(line) for line in offsets]
@@ -69,7 +69,7 @@ class CheckpointFiles:
 
     def sync(self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any]) -> None:
         """Have on disk what Spark has written for a batch: its cut, and what file sources take in it."""
-        paths = [self._offsets(batch_id)]
+        paths = [self.cut_file(batch_id)]
         for source, (start, end) in enumerate(zip(starts, ends, strict=True)):
             paths += [self._log(source, n) for n in range(_log_number(start) + 1, _log_number(end) + 1)]
         paths += [checksum for path in paths if self.disk.exists(checksum := _checksum(path))]
@@ -86,13 +86,13 @@ class CheckpointFiles:
                 self.disk.remove(self.folder / kind / name)
         about = {"batchWatermarkMs": 0, "batchTimestampMs": round(time.time() * 1000), "conf": {}}
         if batch_id:
-            self._write(self._offsets(batch_id - 1), about, *starts)
+            self._write(self.cut_file(batch_id - 1), about, *starts)
             self._write(self._commit(batch_id - 1), {"nextBatchWatermarkMs": 0})
-        self._write(self._offsets(batch_id), about, *ends)
+        self._write(self.cut_file(batch_id), about, *ends)
 
     def unplan(self, batch_id: int) -> None:
         """Forget the cut of a batch that has not been committed."""
-        self._remove(self._offsets(batch_id))
+        self._remove(self.cut_file(batch_id))
 
     def tidy(self, ends: Sequence[Any]) -> None:
         """Remove what a power cut has left of files that Spark can do without: those of the last batches, and
@@ -110,7 +110,7 @@ class CheckpointFiles:
             replace(metadata, json.dumps({"id": str(uuid4())}).encode(), self.disk)
         elif self.disk.exists(metadata) and not self._is_whole(metadata):
             self._remove(metadata)
-        for path in (metadata, commit, self._offsets(planned), self._offsets(planned - 1)):
+        for path in (metadata, commit, self.cut_file(planned), self.cut_file(planned - 1)):
             self._remove_checksum(path)
 
     def planned_at(self, batch_id: int) -> datetime | None:
@@ -170,7 +170,8 @@ class CheckpointFiles:
             if path.is_file() and not path.name.startswith("."):
                 create(target / path.relative_to(self.folder), path.read_bytes())
 
-    def _offsets(self, batch_id: int) -> Path:
+    def cut_file(self, batch_id: int) -> Path:
+        """Where the cut of a batch is."""
         return self.folder / "offsets" / str(batch_id)
 
     def _commit(self, batch_id: int) -> Path:
