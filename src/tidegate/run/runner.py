@@ -244,9 +244,9 @@ class Runner:
                     self._rescaler.committed(outcome, time.perf_counter() - started)
             self._free_since = time.time()
 
-    def _seconds_since(self, planned_at: int | None) -> float:
+    def _seconds_since(self, planned_at: datetime | None) -> float:
         """How long a batch has taken up to now. It may have been planned long ago, by another run."""
-        return time.time() - max(self._free_since, (planned_at or 0) / 1000)
+        return time.time() - max(self._free_since, planned_at.timestamp() if planned_at else 0.0)
 
     def _adapt(self, outcome: Outcome, seconds: float) -> None:
         """Set the limit of the next batch, once for each."""
