@@ -460,6 +460,10 @@ def test_no_row_is_lost_when_sparks_own_checkpoint_is_deleted_restored_or_torn(
     (spark / "metadata").write_bytes(b"")
     upto(4000)
     assert same(tg.read(tmp_path / "out"), expected(4000))
+    # What the ledger has lost nobody can give back: that is what is said, not that the output is to blame.
+    max((tmp_path / "checkpoint/ledger").glob("*.json")).unlink()
+    with pytest.raises(CheckpointError, match="newest records of the ledger are missing"):
+        upto(4000)
 
 
 def test_a_file_source_without_its_list_of_files_is_refused(run: Run, tmp_path: Path) -> None:
