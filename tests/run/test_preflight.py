@@ -72,6 +72,14 @@ def test_the_same_steps_are_fine(folder: Path, checkpoint: Path) -> None:
     preflight.check_state(counting(folder).plan(), checkpoint)
 
 
+def test_state_that_went_with_its_nodes_is_told(folder: Path, tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "lost" / "ledger")
+    ledger.take_over()
+    ledger.append(Entry(0, ledger.generation, {}, {}, {}, durable=False))
+    with pytest.raises(CheckpointError, match=r"state\.durable off"):
+        preflight.check_state(counting(folder).plan(), tmp_path / "lost")
+
+
 def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"

@@ -8,6 +8,7 @@ from pathlib import Path
 from tidegate.errors import PipelineError, SinkError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
+from tidegate.run.recovery import check_durable
 from tidegate.state.table.evolution import check_meaning, check_steps
 
 log = logging.getLogger(__name__)
@@ -30,9 +31,10 @@ def check_places(plan: Plan) -> None:
 
 
 def check_state(plan: Plan, folder: Path) -> None:
-    """Raise a CheckpointError when the state in a checkpoint is of other steps. To compare their columns
-    takes Spark's analyser."""
+    """Raise a CheckpointError when a checkpoint has lost its state, or has that of other steps. To compare
+    their columns takes Spark's analyser."""
     last = Ledger(folder / "ledger").last
+    check_durable(folder, last)
     if last is not None and last.state is not None:
         check_steps(last.state.tables, plan.meaning, folder)
         check_meaning(last.meaning, plan.meaning, folder)

@@ -37,16 +37,21 @@ def key_groups(last: Entry | None, config: Config) -> int:
     return last.state.groups if last and last.state else config.state.key_groups
 
 
-def base(folder: Path, last: Entry | None, stateful: Stateful, config: Config) -> StateManifest | None:
-    """The state to resume with; None for a pipeline that neither keeps any nor did.
-
-    Raises CheckpointError when it does not fit the pipeline.
-    """
+def check_durable(folder: Path, last: Entry | None) -> None:
+    """Raise CheckpointError when the state of the last committed batch went with its nodes."""
     if last is not None and not last.durable:
         raise CheckpointError(
             f"the checkpoint {folder} cannot be resumed: it was written with state.durable off, so it holds "
             "no state; start with a new checkpoint"
         )
+
+
+def base(folder: Path, last: Entry | None, stateful: Stateful, config: Config) -> StateManifest | None:
+    """The state to resume with; None for a pipeline that neither keeps any nor did.
+
+    Raises CheckpointError when it does not fit the pipeline.
+    """
+    check_durable(folder, last)
     if last is not None and last.state is not None:
         check_meaning(last.meaning, stateful.meaning, folder)
         return evolved(last.state, stateful.tables, folder)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,14 @@ class RunningQuery:
 
         Spark keeps at most 10,000 files in mind, and none when they are less than a fifth of a batch.
         """
+        found = [_left(source) for source in self._file_sources]
+        return Waiting(sum(w.files for w in found), sum(w.bytes for w in found)) if found else None
+
+    @cached_property
+    def _file_sources(self) -> list[Any]:
         sources = self._execution.sources()
         each = [sources.apply(number) for number in range(sources.size())]
-        found = [_left(one) for one in each if one.getClass().getSimpleName() == "FileStreamSource"]
-        return Waiting(sum(w.files for w in found), sum(w.bytes for w in found)) if found else None
+        return [source for source in each if source.getClass().getSimpleName() == "FileStreamSource"]
 
     def limit(self, limits: Sequence[Limit]) -> None:
         """Set what the next batch may take from each source, in the order of the sources."""
