@@ -20,6 +20,7 @@ from tests.conftest import Run
 from tests.run.readings import START, latest, read, rows_of, sensors, windows
 from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
+from tidegate.run.drop import drop
 
 pytestmark = pytest.mark.spark
 
@@ -287,7 +288,9 @@ def test_a_changed_step_is_refused_and_an_added_aggregate_is_not(run: Run, tmp_p
     )
 
 
-def test_a_step_that_means_something_else_is_refused(run: Run) -> None:
+def test_a_step_that_means_something_else_is_refused_until_its_state_is_dropped(
+    run: Run, tmp_path: Path
+) -> None:
     p = tg.Pipeline("meaning")
     p.source(sensors(1000)).key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count()).sink(
         tg.sinks.Discard()
@@ -299,6 +302,9 @@ def test_a_step_that_means_something_else_is_refused(run: Run) -> None:
     )
     with pytest.raises(CheckpointError, match=r"had tumbling 4 s for 'window' and has tumbling 5 s"):
         run(other)
+    drop(tmp_path / "checkpoint", "aggregate-1")
+    summary, _ = run(other)
+    assert summary.rows_in == 1000
 
 
 def test_a_named_step_keeps_its_state_when_another_is_declared_before_it(run: Run, tmp_path: Path) -> None:

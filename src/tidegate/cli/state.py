@@ -190,6 +190,24 @@ def _moment(text: str) -> datetime:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
+@app.command()
+def drop(
+    checkpoint: CheckpointArgument,
+    step: Annotated[str, typer.Argument(metavar="STEP", help="A step as the pipeline names it.")],
+    log: LogOption = None,
+) -> None:
+    """Discard the state of one step.
+
+    For a step that has changed or is gone, so that the others can go on from the checkpoint. The step begins
+    with no state. The pipeline must not be running; `tidegate savepoint` makes a copy first.
+    """
+    from tidegate.run.drop import drop
+
+    dropped = drop(checkpoint, step, log=log)
+    tables = ", ".join(dropped.tables)
+    typer.echo(f"discarded {tables}: after batch {dropped.batch_id} there is no state of {step} any more")
+
+
 def _first_rows(
     reader: Reader, table: StateTable, wanted: Mapping[str, pa.Scalar], limit: int
 ) -> tuple[pa.Table, bool]:

@@ -38,7 +38,8 @@ def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint:
         if step not in steps:
             raise CheckpointError(
                 f"the checkpoint {checkpoint} holds state of {step}, which this pipeline does not have; "
-                "restore the step, or start with a new checkpoint"
+                "restore the step (under that name, with .named('...') or name=), or discard its state: "
+                f"tidegate state drop {checkpoint} {step}"
             )
 
 
@@ -77,6 +78,6 @@ def _check_table(old: StateTable, new: StateTable, checkpoint: Path) -> None:
 def _changed(step: str, how: str, checkpoint: Path) -> CheckpointError:
     return CheckpointError(
         f"{step} has changed since the checkpoint {checkpoint} was written: it {how}, so its state would be "
-        "misinterpreted; undo the change, name both steps with .named('...') or name= if another one took "
-        "its number, or start with a new checkpoint"
+        "misinterpreted. Undo the change; or, if another step has taken its number, name both with "
+        f".named('...') or name=; or discard its state: tidegate state drop {checkpoint} {step}"
     )
