@@ -38,9 +38,10 @@ def drop(checkpoint: str | Path, step: str, *, log: str | None = None) -> Droppe
     folder, pipeline = find(checkpoint)
     with locked(folder, take_over=False):
         ledger = Ledger(folder / "ledger")
-        if ledger.last is None or ledger.last.state is None:
+        last = ledger.last
+        if last is None or last.state is None:
             raise CheckpointError(f"no batch with state has been committed to {folder}")
-        state = ledger.last.state
+        state = last.state
         gone = frozenset(table.name for table in state.tables if step_of(table) == step)
         if not gone:
             known = ", ".join(sorted({step_of(table) for table in state.tables})) or "none"
@@ -48,12 +49,14 @@ def drop(checkpoint: str | Path, step: str, *, log: str | None = None) -> Droppe
                 f"the checkpoint of {pipeline} has no state of {step!r}; it has state of: {known}"
             )
         ledger.take_over()
+        if ledger.last is not last:  # Where there are no locks.
+            raise CheckpointError(f"a driver is running on the checkpoint {folder}; stop it first")
         prefix = names_of(ledger.generation)
 
         def name(ref: RunRef) -> str:
             return f"{ref.sequence:012d}-{prefix}drop-{state.runs.index(ref)}.run"
 
         kept = without(Log(find_log(folder, log), memory=_MEMORY, durable=True), state, gone, name)
-        meaning = {name: parts for name, parts in ledger.last.meaning.items() if name != step}
-        ledger.amend(replace(ledger.last, generation=ledger.generation, state=kept, meaning=meaning))
-        return Dropped(ledger.last.batch_id, tuple(sorted(gone)))
+        meaning = {name: parts for name, parts in last.meaning.items() if name != step}
+        ledger.amend(replace(last, generation=ledger.generation, state=kept, meaning=meaning))
+        return Dropped(last.batch_id, tuple(sorted(gone)))
