@@ -92,6 +92,16 @@ def test_a_fixed_part_that_fills_the_interval_takes_little_of_a_backlog(fixed: f
     assert sorted(times)[20] <= 10 * (1 + noise)
 
 
+@pytest.mark.parametrize("fixed", [0.3, 2.0, 6.0])
+def test_files_that_are_read_whole_do_not_hold_the_limit_down(fixed: float) -> None:
+    """Batches of one file each are all of one size, whatever the limit says."""
+    admission = start()
+    for _ in range(12):
+        rows = max(1, admission.limit // 2_000) * 2_000
+        admission = admission.observe(rows, fixed + rows * 1e-5)
+    assert admission.limit > 40_000
+
+
 def test_the_longest_batch_of_a_backlog_is_a_setting() -> None:
     short = replace(start(), longest=2.0)
     admission, times = overloaded(short, lambda rows: 0.6 + rows * 8e-6, 40)

@@ -95,8 +95,13 @@ class Admission:
         slowest = latest > _SLOWEST * self.target
         if costs or latest < target:
             wanted = rows * (target - fixed) / (seconds - fixed)
+        elif self.batches == 1:
+            wanted = float(self.limit)
+        elif latest <= max(self.longest, _SLOWEST * self.target):
+            # Batches of one size, as whole files make them: only a larger one tells what is fixed.
+            wanted = _GROWTH * self.largest
         else:
-            wanted = rows * target / latest if slowest and self.batches > 1 else self.limit
+            wanted = rows * target / latest
         wanted *= 1 + _SWAY if self.up else 1 - _SWAY
         growth = min(max(_GROWTH, _GROWTH * target / latest), _LEAP)
         allowed = min(wanted, growth * self.largest, self.most)
