@@ -36,6 +36,7 @@ bench: setup  ## ours against plain Structured Streaming and its stateful operat
 	@$(python) -m benchmarks.passthrough
 	@$(python) -m benchmarks.state
 	@$(python) -m benchmarks.rescale
+	@$(python) -m benchmarks.start
 
 lock:  ## requirements.lock anew from pyproject.toml (needs uv)
 	@scripts/lock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
@@ -30,6 +31,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests may be started with nohup; the pipelines that they start are not.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # How long an example takes says more about the machine than about the code.
     hypothesis.settings.register_profile("tests", deadline=None, print_blob=True)
     hypothesis.settings.load_profile("tests")

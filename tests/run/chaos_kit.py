@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -230,9 +231,14 @@ def quick_start() -> str:
     installed = sha256("\n".join(jars).encode()).hexdigest()[:12]
     archive = Path(sys.prefix) / f"tests-{installed}.jsa"
     options = f"{SMALL} -XX:SharedArchiveFile={archive}"
-    if archive.exists():
-        return options
-    with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+    # Of several processes that run tests, one makes it.
+    with (
+        archive.with_suffix(".lock").open("w") as lock,
+        tempfile.TemporaryDirectory(dir=archive.parent) as scratch,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if archive.exists():
+            return options
         folder, draft = Path(scratch), Path(scratch) / "draft.jsa"
         with Driver(folder, 2, java=f"{SMALL} -XX:ArchiveClassesAtExit={draft}") as running:
             await_that(lambda: last_batch(folder) >= 1 or not running.alive, "both batches were committed")

@@ -14,7 +14,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -209,25 +208,6 @@ def test_contract_java_archives_of_classes(tmp_path: Path, monkeypatch: pytest.M
     place.write_bytes(b"damaged")
     said = subprocess.run(["java", *using.split(), "-version"], capture_output=True, text=True, check=True)
     assert said.stdout == ""
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_contract_pyspark_daemon(quiet: bool) -> None:
-    """A worker whose socket Spark has closed says so by `print`; ours does not."""
-    script = f"""
-import socket, sys, types
-from pyspark import daemon
-from tidegate.spark import worker_daemon
-ours, theirs = socket.socketpair()
-ended = types.ModuleType("pyspark.ended")
-ended.main = lambda rows, results: (theirs.close(), results.write(b"too late"))
-sys.modules["pyspark.ended"], sys.argv = ended, ["daemon", "pyspark.ended"]
-if {quiet}:
-    worker_daemon.keep_quiet()
-daemon.worker(ours, True)
-"""
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert ("BrokenPipeError" in said.stderr) is not quiet
 
 
 def test_contract_ensure_callback_server_started(spark: SparkSession) -> None:
