@@ -68,7 +68,7 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
     spark = CheckpointFiles(folder)
     try:
         if whole:  # Otherwise what seems to be missing is told already.
-            check_ahead(spark, entries[0].batch_id if entries else -1)
+            check_ahead(folder, spark.finished(), entries[0].batch_id if entries else -1)
     except CheckpointError as error:
         yield Problem(str(folder), str(error))
     for entry in entries[:2]:
