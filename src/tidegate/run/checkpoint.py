@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from tidegate.disk import DISK
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.atomic import create, replace
 from tidegate.ledger.ledger import Ledger
@@ -29,9 +30,19 @@ from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
 
-def open_folder(place: str, plan: Plan) -> Path:
-    """The folder, created when missing. Raises CheckpointError when other sources have been read into it."""
+def made(place: str) -> Path:
+    """The folder, created when missing. CheckpointError when it cannot be."""
     folder = _local(place)
+    try:
+        DISK.make_folder(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
+    return folder
+
+
+def sign(folder: Path, plan: Plan) -> None:
+    """Have it say that it is the checkpoint of this plan, or raise CheckpointError when other sources have
+    been read into it. Nobody else must be at work on it."""
     mine = {
         "pipeline": plan.name,
         # Spark keeps offsets by number, so their order counts.
@@ -51,7 +62,6 @@ def open_folder(place: str, plan: Plan) -> Path:
             f"{_shown(theirs['sources'])}, and this is {plan.name!r} with {_shown(mine['sources'])}; "
             "use another checkpoint folder, or undo the change to resume from this one"
         )
-    return folder
 
 
 def find(place: str | Path) -> tuple[Path, str]:
