@@ -20,7 +20,7 @@ from tidegate.errors import SinkError
 from tidegate.sinks import compaction, output_copy
 from tidegate.sinks.committed import verify
 from tidegate.sinks.compaction import Compaction, due
-from tidegate.sinks.files import _Writer
+from tidegate.sinks.files import Files, _Writer
 from tidegate.sinks.manifest import Span, effective
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, Receipt
@@ -208,8 +208,9 @@ def test_place_without_hard_links_is_refused_at_the_start(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(SinkError, match=r"no hard links .*another file system"):
-        OutputFolder(tmp_path / "out").prepare()
+    with pytest.raises(SinkError, match=r"cannot write to .*/out: .*no hard links .*another file system"):
+        Files(tmp_path / "out").check()
+    assert not list(tmp_path.rglob(".probe*"))
 
 
 def test_files_that_are_not_committed_are_out_of_sight(folder: OutputFolder) -> None:

@@ -113,11 +113,11 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
     return LogPlace(place, mine["id"])
 
 
-def check_log(folder: Path) -> None:
-    """Raise CheckpointError when `state.json` is damaged, or the log that it names is not of this checkpoint.
-    One that no run has used has none."""
+def check_log(folder: Path, *, used: bool) -> None:
+    """Raise CheckpointError when `state.json` is damaged, or missing though a run has kept state here
+    (`used`), or the log that it names is not of this checkpoint."""
     label = folder / "state.json"
-    if not label.exists():
+    if not used and not label.exists():
         return
     found = _read(label, "log", "id")
     if found["log"] is not None and f"{found['id']}.owner" not in open_storage(found["log"]).names():
