@@ -15,7 +15,7 @@ import tidegate as tg
 from tidegate import config
 from tidegate.cli.main import app
 from tidegate.errors import InUseError
-from tidegate.run.checkpoint import sign
+from tidegate.run.checkpoint import check_owner
 from tidegate.run.lock import DriverLock, locked
 
 JOB = """
@@ -105,7 +105,7 @@ def test_a_run_that_is_refused_leaves_the_checkpoint_to_the_pipeline_that_has_it
     """It waits for its first rows: by what is there, it might as well have never run."""
     running = tg.Pipeline("running")
     running.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())
-    sign(tmp_path, running.plan())
+    check_owner(tmp_path, running.plan())
     before = (tmp_path / "pipeline.json").read_bytes()
     other = tg.Pipeline("other")
     other.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())

@@ -30,7 +30,7 @@ from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
 
-def made(place: str) -> Path:
+def make_folder(place: str) -> Path:
     """The folder, created when missing. CheckpointError when it cannot be."""
     folder = _local(place)
     try:
@@ -40,9 +40,9 @@ def made(place: str) -> Path:
     return folder
 
 
-def sign(folder: Path, plan: Plan) -> None:
-    """Have it say that it is the checkpoint of this plan, or raise CheckpointError when other sources have
-    been read into it. Nobody else must be at work on it."""
+def check_owner(folder: Path, plan: Plan) -> None:
+    """Raise CheckpointError when other sources have been read into it. One into which nothing has been read
+    is this plan's from now on: so nobody else must be about to."""
     mine = {
         "pipeline": plan.name,
         # Spark keeps offsets by number, so their order counts.

@@ -61,10 +61,10 @@ def run(
     """
     faults.enter("driver")
     preflight.check_places(plan)
-    folder = checkpoints.made(config.engine.checkpoint.format(pipeline=plan.name))
+    folder = checkpoints.make_folder(config.engine.checkpoint.format(pipeline=plan.name))
     with ExitStack() as stack:
         lock = stack.enter_context(locked(folder, take_over=take_over))
-        checkpoints.sign(folder, plan)
+        checkpoints.check_owner(folder, plan)
         preflight.check_state(plan, folder)
         computing = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
