@@ -86,9 +86,8 @@ class Compaction:
         self._drop(draft, keep=record.files if self._append(record) else ())
 
     def _append(self, record: OutputManifest) -> bool:
-        DISK.sync_folder(
-            self.folder.root
-        )  # No start looks any more whether data files of before are in sight.
+        # From then on no start looks whether the data files of these batches are in sight.
+        DISK.sync_folder(self.folder.root)
         return self.folder.append(record)
 
     def _merge(self, files: list[str], draft: Path) -> None:
