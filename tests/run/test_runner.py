@@ -400,13 +400,13 @@ def test_a_driver_without_rows_ends_when_another_one_takes_over(spark: SparkSess
     settings = config.load(environ={}, overrides={"engine.checkpoint": str(tmp_path)})
     committed = Event()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(p.run, config=settings, listeners=[lambda _: committed.set()])
+        running = pool.submit(p.run, config=settings, listeners=[lambda _: committed.set()], duration=30)
         assert committed.wait(60)
         with locked(tmp_path, take_over=True) as lock:
             lock.claim()
             Ledger(tmp_path / "ledger").take_over()
             with pytest.raises(FencedError, match="another driver has taken over"):
-                running.result(60)
+                running.result()
 
 
 def test_a_listener_that_raises_ends_the_run_after_its_batch(spark: SparkSession, tmp_path: Path) -> None:
