@@ -272,6 +272,26 @@ def test_compaction_does_not_hide_a_gap(folder: OutputFolder, monkeypatch: pytes
         tg.read(folder.root)
 
 
+def test_work_of_compaction_does_not_grow_faster_than_what_has_waited(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a long time in which a damaged file or a full disk was in the way."""
+    publish(folder, range(90))
+    looks = 0
+    holds = Span.holds
+
+    def counting(self: Span, other: Span) -> bool:
+        nonlocal looks
+        looks += 1
+        return holds(self, other)
+
+    monkeypatch.setattr(Span, "holds", counting)
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    Compaction(folder).run()
+    assert sorted(folder.spans()) == [Span(0, 80), Span(81, 89)]
+    assert looks < 10 * 90
+
+
 def test_thousands_of_batches_leave_few_manifests(
     folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
