@@ -42,6 +42,11 @@ class Outputs:
                 stack.callback(writers[step].close)
             yield cls(writers)
 
+    @property
+    def staged(self) -> bool:
+        """Whether no sink shows a row before its batch is committed."""
+        return all(step.sink.stages for step in self.writers if isinstance(step, SinkStep))
+
     def recover(self, ledger: Ledger) -> None:
         """At start: drop what was written for batches that never came to be."""
         last = ledger.last

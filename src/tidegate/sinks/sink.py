@@ -98,6 +98,10 @@ class Sink(ABC):
     reads_all: ClassVar[bool] = True
     """Whether `write` is sure to read each row, once."""
 
+    stages: ClassVar[bool] = True
+    """Whether `write` puts rows where nobody reads them. Where it shows them at once, it begins when the cut of
+    the batch is on disk: if not even a power cut changes the rows, a repeat can be told."""
+
     def check(self) -> None:  # noqa: B027
         """Raise a SinkError when the place cannot be reached or written; without Spark, within seconds."""
 
