@@ -97,9 +97,7 @@ class SparkJobs:
 
 
 @contextmanager
-def synced(
-    spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], *, first: bool
-) -> Iterator[None]:
+def synced(spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], *, first: bool) -> Iterator[None]:
     """Spark's own record of the batch is on disk when the block ends: what is committed depends on it.
 
     `first`: before the block begins.

@@ -140,7 +140,7 @@ def decode(content: bytes) -> OutputManifest:
 
 
 def standing_for(spans: Sequence[Span]) -> dict[Span, list[Span]]:
-    """Those that count, in order, each with the others that it stands for and that are about to be removed."""
+    """Those that count, in order, each with the others that it stands for: those are about to be removed."""
     found: dict[Span, list[Span]] = {}
     newest: Span | None = None
     for span in sorted(spans, key=lambda span: (span.first, -span.last)):

@@ -99,8 +99,8 @@ class Sink(ABC):
     """Whether `write` is sure to read each row, once."""
 
     stages: ClassVar[bool] = True
-    """Whether `write` puts rows where nobody reads them. Where it shows them at once, it begins when the cut of
-    the batch is on disk: if not even a power cut changes the rows, a repeat can be told."""
+    """Whether `write` puts rows where nobody reads them. One that shows them at once begins when the cut of
+    the batch is on disk, so that not even a power cut lets the batch come again with other rows."""
 
     def check(self) -> None:  # noqa: B027
         """Raise a SinkError when the place cannot be reached or written; without Spark, within seconds."""
