@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StructType, YearMonthIntervalType
 
 import tidegate as tg
 from tidegate.disk import Disk
 from tidegate.errors import SinkError
-from tidegate.sinks import compaction, output_copy
+from tidegate.sinks import compaction, output_copy, small_files
 from tidegate.sinks.committed import verify
 from tidegate.sinks.compaction import Compaction, due
 from tidegate.sinks.files import _Writer
@@ -399,6 +400,13 @@ def test_files_with_other_columns_are_not_merged(
         ["id", "word"],
     ]
     assert ids(folder) == [0, 1, 2, 3]
+
+
+def test_columns_that_cannot_be_merged_are_refused() -> None:
+    small_files.check(StructType.fromJson(SCHEMA))
+    schema = StructType().add("a.b %", "long").add("age", YearMonthIntervalType())
+    with pytest.raises(SinkError, match=r"column age, which is interval year to month, .* compact_to"):
+        small_files.check(schema)
 
 
 def test_lines_of_json_are_merged(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 from tidegate.disk import DISK
 from tidegate.errors import DurationError, PipelineError, SinkError, SizeError
 from tidegate.pipeline.where import refused
-from tidegate.sinks import json_form
+from tidegate.sinks import json_form, small_files
 from tidegate.sinks.committed import count, local
 from tidegate.sinks.compaction import FAN_IN, Compaction
 from tidegate.sinks.manifest import Header, Link, OutputManifest
@@ -108,6 +108,8 @@ class _Writer(SinkWriter):
         self._closing = threading.Event()
 
     def check(self, rows: DataFrame) -> None:
+        if self._compaction.target is not None and self._format == "parquet":
+            small_files.check(rows.schema)
         # Spark says what it cannot write only when it writes: so let it write no rows, elsewhere.
         folder = self._folder.staged / f".check-{uuid4().hex}"
         try:
