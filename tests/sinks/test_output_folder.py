@@ -494,6 +494,21 @@ def test_copy_ends_with_a_batch(
     assert verify(copied.root) == []
 
 
+def test_copy_waits_for_the_end_of_what_was_merged(
+    folder: OutputFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(7))
+    merging(folder).run()
+    with pytest.raises(FileNotFoundError, match="holds rows of batches up to 5"):
+        output_copy.copy(folder, OutputFolder(tmp_path / "early"), 4, os.link)
+    copied = OutputFolder(tmp_path / "copy")
+    output_copy.copy(folder, copied, 5, os.link)
+    publish(copied, range(6, 8))
+    assert ids(copied) == seen_by_others(copied) == list(range(8))
+    assert verify(copied.root) == []
+
+
 def test_copy_has_a_batch_that_is_not_published_yet(folder: OutputFolder, tmp_path: Path) -> None:
     publish(folder, range(2))
     writer = opened(folder, 1)

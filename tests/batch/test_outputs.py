@@ -1,9 +1,11 @@
-"""What a job waits for before sinks write."""
+"""Outputs of a batch, and what they wait for."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from tidegate.batch.outputs import Outputs
 from tidegate.disk import Disk
 from tidegate.ledger.records import Cut
 from tidegate.pipeline.plan import Plan
+from tidegate.sinks.files import _Writer
 from tidegate.sinks.sink import Sink
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
@@ -88,3 +91,14 @@ def test_functions_are_called_when_the_cut_is_on_disk(run: Run, monkeypatch: pyt
     p.source(tg.sources.Sensors(rate=None, rows=10)).sink(tg.sinks.ForEachBatch(function))
     run(p)
     assert disk.happened[:2] == ["sync", "write"]
+
+
+def test_dead_letters_are_compacted(tmp_path: Path) -> None:
+    """A source may have some in every batch."""
+    local: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
+    p = tg.Pipeline("broken")
+    p.source(tg.sources.Files(tmp_path, schema="id bigint")).sink(tg.sinks.Discard())
+    with Outputs.opened(p.plan(), local, tmp_path / "dead") as outputs:
+        (writer,) = (outputs.writers[source] for source in p.plan().sources)
+        assert isinstance(writer, _Writer)
+        assert writer._compaction.target is not None
