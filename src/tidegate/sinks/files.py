@@ -131,8 +131,10 @@ class _Writer(SinkWriter):
             )
         # Spark writes a file even for a partition without rows.
         files = [part for part, count in counts.items() if count]
-        # The ledger must never name files that a power cut has lost. A file is synced as a folder is.
-        for place in (*files, folder, folder.parent):
+        # The ledger must never name files that a power cut has lost.
+        for file in files:
+            DISK.sync_file(file)
+        for place in (folder, folder.parent):
             DISK.sync_folder(place)
         self._attempts.append(folder)
         return {

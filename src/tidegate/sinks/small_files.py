@@ -76,7 +76,7 @@ def merge(files: Iterable[Path], target: Path, *, proceed: Callable[[], None]) -
                     shutil.copyfileobj(part, whole)
     else:
         _merge_parquet(files, target, proceed)
-    DISK.sync_folder(target)  # A file is synced as a folder is.
+    DISK.sync_file(target)
 
 
 def _merge_parquet(files: Iterable[Path], target: Path, proceed: Callable[[], None]) -> None:
