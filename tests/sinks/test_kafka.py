@@ -202,7 +202,7 @@ def test_partitions_are_those_of_the_topic(
 
 def test_batch_that_was_begun_keeps_its_partitions_when_some_are_added() -> None:
     """Whatever was interrupted: in another partition, its messages would be read twice or never."""
-    sink = Kafka("host:9092", "rows")
+    sink = Kafka("127.0.0.1:1", "rows")
     began = _Writer(sink, "test", 2)
     receipts = {4: {"partitions": began.partitions_of(5)}}
     grown = _Writer(sink, "test", 3)

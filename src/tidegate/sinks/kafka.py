@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 from tidegate.errors import SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
-from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
-from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.sinks.kafka_reader import (
+    BATCH,
+    PIPELINE,
+    SEQUENCE,
+    Message,
+    Reader,
+    latest_batch,
+    read_committed,
+)
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter, ahead
 from tidegate.sources import kafka_broker
 from tidegate.sources.kafka import CONNECTOR
 from tidegate.spark.frames import counted
@@ -43,8 +51,8 @@ class Kafka(Sink):
     null, too. Without `key`, messages are spread by their value, and have no order. A topic that is
     missing is created, with `partitions` or else the broker's default. Partitions may be added at any time:
     they are written to from the second batch after the next start on, and keys may move to them. With a new
-    checkpoint, take a new topic or rename the pipeline: batches are numbered from 0 again, and readers would
-    take them for repeats.
+    checkpoint, or an older copy of one, take a new topic or rename the pipeline: batches are numbered from
+    there again, and readers would take them for repeats. Where it can be seen, the start is refused.
 
     `options`: further ones of Spark's connector, such as `kafka.security.protocol`. None of them is ever
     shown, as there may be secrets among them.
@@ -101,6 +109,14 @@ class _Writer(SinkWriter):
         _messages(rows, self._sink)  # Spark resolves the expressions at once.
 
     def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
+        sink = self._sink
+        asked = (sink.bootstrap, sink.topic, sink.options)
+        # A topic that was just created may not be known everywhere.
+        if kafka_broker.is_askable(sink.options) and kafka_broker.problem(*asked) is None:
+            latest = latest_batch(sink.bootstrap, sink.topic, self._pipeline)
+            if latest > committed + 1:  # That one may have been begun.
+                place = f"topic {sink.topic} at {sink.bootstrap}"
+                raise ahead(place, latest, committed, anew="use another topic, or rename the pipeline")
         # Messages of the next batch may be there already, in as many partitions as there were then.
         if receipt is not None:
             self._begun = committed + 1, min(receipt["partitions"], self._partitions)

@@ -20,6 +20,8 @@ _SILENCE_SECONDS = 30.0
 _REFRESH_SECONDS = 10.0
 """How often a reader that waits looks for partitions that were added to the topic."""
 _NOTHING = (-1, -1, -1)
+_TAIL = 100
+"""Messages at the end of a partition that tell which batch is the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +215,20 @@ def read_committed(bootstrap: str, topic: str, *, options: Mapping[str, Any] | N
     """All messages that are in `topic` now, each once: by partition order, not across partitions."""
     with Reader(bootstrap, topic, options=options) as reader:
         return list(reader.drain())
+
+
+def latest_batch(bootstrap: str, topic: str, pipeline: str) -> int:
+    """The latest batch of a pipeline among the newest messages of each partition; -1 for none."""
+    with Reader(bootstrap, topic) as reader:
+        ends = {partition: reader._bounds(int(partition))[1] for partition in reader.positions}
+        tails = {
+            partition: _start_at(max(at["offset"], ends[partition] - _TAIL))
+            for partition, at in reader.positions.items()
+        }
+    with Reader(bootstrap, topic, positions=tails) as reader:
+        for _ in reader.drain():
+            pass
+        return max(at["marks"].get(pipeline, _NOTHING)[0] for at in reader.positions.values())
 
 
 def _decoded(found: Any) -> Message:
