@@ -322,7 +322,11 @@ def test_thousands_of_batches_leave_few_manifests(
     assert folder.headers()[-1].last == 1999
 
 
-def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", [None, 1 << 20])
+def test_reader_keeps_up_with_compaction(
+    target: int | None, folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if files are gone as soon as they are merged."""
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     publish(folder, range(1))
     seen: list[int] = []
@@ -337,12 +341,12 @@ def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pyte
     writer = opened(folder, 0)
     for batch_id in range(1, 300):
         writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
-        Compaction(folder).run()
+        Compaction(folder, target, grace=0.0).run()
     done.set()
     reader.join()
     assert seen
     assert seen == sorted(seen)
-    assert ids(folder) == list(range(300))
+    assert ids(folder) == seen_by_others(folder) == list(range(300))
 
 
 # Merging small files

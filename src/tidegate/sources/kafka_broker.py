@@ -34,8 +34,8 @@ def problem(bootstrap: str, topic: str, options: Mapping[str, str], *, create: b
 
 
 def is_askable(options: Mapping[str, str]) -> bool:
-    """Whether the broker can be asked without Spark: confluent-kafka is installed, and there are no options for
-    Spark's client, such as for its security."""
+    """Whether the broker can be asked without Spark: confluent-kafka is installed, and there are no options
+    for Spark's client, such as for its security."""
     if any(name.startswith("kafka.") for name in options):
         return False
     try:
