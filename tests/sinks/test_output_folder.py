@@ -336,14 +336,17 @@ def test_reader_keeps_up_with_compaction(
         while not done.is_set():
             seen.append(tg.read(folder.root).num_rows)
 
+    writer = _Writer(Compaction(folder, target, grace=0.0), "parquet", "test", remote=False)
+    writer.recover(0, None, generation=2)
     reader = threading.Thread(target=look)
     reader.start()
-    writer = opened(folder, 0)
-    for batch_id in range(1, 300):
-        writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
-        Compaction(folder, target, grace=0.0).run()
-    done.set()
-    reader.join()
+    try:
+        for batch_id in range(1, 300):
+            writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
+    finally:
+        done.set()
+        reader.join()
+        compacted(writer)
     assert seen
     assert seen == sorted(seen)
     assert ids(folder) == seen_by_others(folder) == list(range(300))
