@@ -68,15 +68,8 @@ _Decode: TypeAlias = Callable[[Any, str], Any]
 
 def encoded(value: Any) -> Any:
     """A dataclass as JSON values."""
-    if is_dataclass(value):
-        return {each.name: encoded(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): encoded(each) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return [encoded(each) for each in value]
-    if isinstance(value, frozenset):
-        return show_groups(value)
-    return schema_text(value) if isinstance(value, pa.Schema) else value
+    kind: Any = type(value)
+    return _encoder(kind)(value)
 
 
 def decoded(kind: type[T], form: object) -> T:
@@ -94,6 +87,20 @@ def schema_text(schema: pa.Schema) -> str:
 def schema_of(text: str) -> pa.Schema:
     """What `schema_text` was given."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+@cache
+def _encoder(kind: type) -> Callable[[Any], Any]:
+    if is_dataclass(kind):
+        names = [each.name for each in fields(kind)]
+        return lambda value: {name: encoded(getattr(value, name)) for name in names}
+    if issubclass(kind, Mapping):
+        return lambda value: {str(name): encoded(each) for name, each in value.items()}
+    if issubclass(kind, tuple):
+        return lambda value: [encoded(each) for each in value]
+    if issubclass(kind, frozenset):
+        return show_groups
+    return schema_text if issubclass(kind, pa.Schema) else lambda value: value
 
 
 @cache
