@@ -22,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -31,6 +31,8 @@ from tidegate.errors import StateError
 from tidegate.state.table.keys import parse_groups, show_groups
 
 MAX_GROUPS = 1 << 16
+_SCHEMAS = 1024
+"""So many are kept: those of a pipeline come again with every batch."""
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -79,11 +81,13 @@ def decoded(kind: type[T], form: object) -> T:
     return value
 
 
+@lru_cache(_SCHEMAS)
 def schema_text(schema: pa.Schema) -> str:
     """A schema without its metadata, as text."""
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
 
 
+@lru_cache(_SCHEMAS)
 def schema_of(text: str) -> pa.Schema:
     """What `schema_text` was given."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))

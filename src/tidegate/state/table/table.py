@@ -82,7 +82,7 @@ class StateTable:
 
     def check(self) -> None:
         """Whether its parts go together; see `codec`."""
-        columns = self.written.names
+        columns = [HASH, DUE, GONE, *self.keys.names, *self.values.names]
         if not len(self.keys) or len(set(columns)) < len(columns):
             raise FormError(f"table {self.name!r} must have a key, and every column once")
 
