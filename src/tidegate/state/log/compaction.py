@@ -82,9 +82,9 @@ def sorted_by_hash(rows: pa.Table) -> pa.Table:
 def live(rows: pa.Table, closed: int | None) -> pa.Table:
     """The rows that count: not gone, and not due by `closed`. Columns as written."""
     if closed is not None:
-        due = rows[DUE]
-        if rows.num_rows and pc.min(due).as_py() <= closed:
-            rows = rows.filter(pc.greater(due, closed))
+        due = rows[DUE].to_numpy()
+        if rows.num_rows and due.min() <= closed:
+            rows = rows.filter(pa.array(due > closed))
     if GONE in rows.column_names and pc.any(rows[GONE]).as_py():
         rows = rows.filter(pc.invert(rows[GONE]))
     return rows

@@ -22,7 +22,7 @@ def group_of(hashes: Hashes, count: int) -> NDArray[np.int64]:
     """
     if count == 1:
         return np.zeros(len(hashes), np.int64)
-    return (hashes >> np.uint64(64 - (count.bit_length() - 1))).astype(np.int64)
+    return (hashes >> np.uint64(64 - (count.bit_length() - 1))).view(np.int64)
 
 
 def bounds(group: int, count: int) -> tuple[int, int]:
@@ -85,7 +85,8 @@ def parse_groups(text: str) -> Groups:
 
 def hash_column(column: pa.ChunkedArray | pa.Array) -> Hashes:
     """A column of hashes as numpy sees it, without a copy where it is in one piece."""
-    return np.asarray(whole(column).to_numpy(zero_copy_only=False)).view(np.uint64)
+    hashes: Hashes = column.to_numpy(zero_copy_only=False).view(np.uint64)
+    return hashes
 
 
 def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
