@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,6 +70,7 @@ def show_groups(groups: Iterable[int]) -> str:
     return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in ranges(groups))
 
 
+@lru_cache(64)
 def parse_groups(text: str) -> Groups:
     """Groups from text.
 
