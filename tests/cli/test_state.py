@@ -21,6 +21,7 @@ from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
+from tidegate.run.checkpoint import open_log
 from tidegate.run.inspection import Inspection
 from tidegate.run.savepoint import save
 from tidegate.state.log.manifest import StateManifest
@@ -137,6 +138,7 @@ def merged(tmp_path: Path) -> Path:
             pass
     shard.close()
     (folder / "pipeline.json").write_text('{"pipeline": "merged", "sources": []}')
+    open_log(folder, None)
     return folder
 
 
