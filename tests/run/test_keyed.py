@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from pyspark.sql import SparkSession
 
 import tidegate as tg
 from tests.conftest import Run
@@ -61,6 +62,35 @@ def test_it_goes_on_where_it_stopped(run: Run, tmp_path: Path) -> None:
         run(p, state__nodes=nodes, state__backend=backend, engine__parallelism=nodes + 1)
     found = latest(read(tmp_path / "out"), "id")
     wanted = Counter(row["id"] for row in rows_of(sensors(5000), 5000))
+    assert {key: row["n"] for key, row in found.items()} == wanted
+
+
+def test_steps_with_one_key_share_a_stage(run: Run, tmp_path: Path, spark: SparkSession) -> None:
+    """One shuffle for both, and the results of each: also with nodes and partitions that come and go."""
+    stages: set[int] = set()
+
+    def look(_: tg.BatchProgress) -> None:
+        tracker = spark.sparkContext.statusTracker()
+        (query,) = spark.streams.active
+        for job in tracker.getJobIdsForGroup(str(query.runId)):
+            info = tracker.getJobInfo(job)
+            assert info is not None
+            stages.add(len(info.stageIds))
+
+    for rows, nodes, parallelism in ((2000, 2, 4), (5000, 3, 3)):
+        p = tg.Pipeline("shared")
+        firsts = p.source(sensors(rows)).key_by("id").deduplicate(within="4 s")
+        counts = firsts.filter("value > 0").key_by("id").aggregate(n=tg.agg.count())
+        counts.sink(tg.sinks.Files(tmp_path / "out"))
+        run(p, listeners=[look], state__nodes=nodes, engine__parallelism=parallelism)
+    assert stages == {2}
+    last: dict[int, datetime] = {}
+    wanted: Counter[int] = Counter()
+    for row in sorted(rows_of(sensors(5000), 5000), key=lambda row: row["timestamp"]):
+        if row["id"] not in last or row["timestamp"] - last[row["id"]] >= timedelta(seconds=4):
+            last[row["id"]] = row["timestamp"]
+            wanted[row["id"]] += row["value"] > 0
+    found = latest(read(tmp_path / "out"), "id")
     assert {key: row["n"] for key, row in found.items()} == wanted
 
 

@@ -285,6 +285,22 @@ def test_contract_sun_misc_Signal(spark: SparkSession) -> None:
     assert spark.range(3).count() == 3
 
 
+def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
+    """What Java writes to standard error, for itself and for Python workers, can be thrown away."""
+    java: Any = spark._jvm.java  # type: ignore[union-attr]
+    target = java.lang.Class.forName("java.io.FilterOutputStream").getDeclaredField("out")
+    target.setAccessible(True)
+    before, written = target.get(java.lang.System.err), java.io.ByteArrayOutputStream()
+    try:
+        target.set(java.lang.System.err, written)
+        java.lang.System.err.print("shown")
+        session._mute(spark)
+        java.lang.System.err.print("muted")
+    finally:
+        target.set(java.lang.System.err, before)
+    assert written.toString() == "shown"
+
+
 def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:
     """Spark writes its checkpoints by the class that the engine's settings name."""
     jvm: Any = spark._jvm

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.step import Mode, Schema, Step
-from tidegate.pipeline.window import END, START, EventTime, Window
+from tidegate.pipeline.window import END, START, EventTime, Session, Window
 from tidegate.sources import columns as known
 from tidegate.sources.columns import Columns
 
@@ -26,6 +26,14 @@ class KeyedStep(Step):
     role = "keyed"
     stateful = True
     streams = False
+
+    @property
+    def spread_by_key(self) -> bool:
+        """Whether the key alone says which task gets a row."""
+        return False
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return self.spread_by_key and {*columns} <= {*self.keys(0)}
 
     @property
     def operator(self) -> str:
@@ -65,6 +73,10 @@ class Aggregate(KeyedStep):
     mode: Mode
     kind = "aggregate"
     needs_final_rows = True
+
+    @property
+    def spread_by_key(self) -> bool:
+        return self.window is None or isinstance(self.window, Session)
 
     @property
     def emits(self) -> Mode:
@@ -213,6 +225,7 @@ class BroadcastJoin(_Lookup):
 class Deduplicate(KeyedStep):
     within: float | None
     kind = "deduplicate"
+    spread_by_key = True
     needs_final_rows = True
 
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
@@ -230,6 +243,7 @@ class TopN(KeyedStep):
     n: int
     by: str
     kind = "top_n"
+    spread_by_key = True
     emits = "update"
     needs_final_rows = True
 
@@ -255,6 +269,10 @@ class Process(KeyedStep):
     state_schema: Schema
     output_schema: Schema
     kind = "process"
+    spread_by_key = True
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return False  # Its function may return anything.
 
     @property
     def waits(self) -> float | None:

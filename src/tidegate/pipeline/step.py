@@ -127,6 +127,10 @@ class Step:
                     return known.missing(columns, name)
         return None
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        """Whether every row that leaves it has these columns from a row of the same Spark partition."""
+        return False
+
     def describe(self) -> str:
         """What the step does, in one short line."""
         return ""
@@ -216,6 +220,9 @@ class Filter(Step):
     condition: Expression
     kind = "filter"
 
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return True
+
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
         return given[0]
 
@@ -228,6 +235,9 @@ class WithColumn(Step):
     column: str
     value: Expression
     kind = "with_column"
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return self.column.lower() not in {name.lower() for name in columns}
 
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
         return given[0] and {**given[0], self.column: _type(self.value, given[0])}
@@ -243,6 +253,9 @@ class Drop(Step):
 
     def reads(self, side: int) -> tuple[str, ...]:
         return self.columns
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return not {name.lower() for name in self.columns} & {name.lower() for name in columns}
 
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
         gone = {name.lower() for name in self.columns}
@@ -287,6 +300,9 @@ class Branch(Step):
     index: int
     kind = "branch"
     may_go_nowhere = True
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return True
 
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
         return given[0]
@@ -342,6 +358,9 @@ class KeyBy(Step):
     @property
     def key(self) -> tuple[str, ...]:
         return self.columns
+
+    def keeps(self, columns: Sequence[str]) -> bool:
+        return True
 
     def reads(self, side: int) -> tuple[str, ...]:
         return self.columns

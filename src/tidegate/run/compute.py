@@ -63,7 +63,7 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
             compute.wait_until_warm()
             class_archive.keep(spark)
         finally:
-            spark.stop()
+            session.stop(spark)
 
 
 def warming(plan: Plan, spark: SparkSession) -> threading.Thread:

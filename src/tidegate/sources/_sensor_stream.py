@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import TracebackType
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -37,8 +39,15 @@ class SensorDataSource(DataSource):
         return SCHEMA
 
     def streamReader(self, schema: StructType) -> SensorStreamReader:  # noqa: N802 (Spark's name)
+        sys.excepthook = _end
         reader: SensorStreamReader = pickle.loads(bytes.fromhex(self.options["reader"]))
         return reader
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Prints no stack trace when Spark has closed its end of the socket, as it does when a query ends."""
+    if not isinstance(error, BrokenPipeError):
+        sys.__excepthook__(kind, error, trace)
 
 
 @dataclass

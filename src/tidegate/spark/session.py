@@ -33,6 +33,8 @@ _DEFAULTS = {
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Over TCP, rows for Python wait up to 40 ms for an acknowledgement of those before.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
@@ -89,6 +91,21 @@ def start(
         raise SessionError(f"Spark could not start on {master!r}: {_cause(error)}") from error
     _ignore_hangup(spark)
     return spark
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop Spark. What its Python workers say of sockets that it has closed is not shown."""
+    with suppress(Exception):  # Spark may be gone.
+        _mute(spark)
+    spark.stop()
+
+
+def _mute(spark: SparkSession) -> None:
+    """Have Java throw away what it would write to standard error, its own and that of its workers."""
+    java: Any = spark._jvm.java  # type: ignore[union-attr]
+    target = java.lang.Class.forName("java.io.FilterOutputStream").getDeclaredField("out")
+    target.setAccessible(True)
+    target.set(java.lang.System.err, java.io.OutputStream.nullOutputStream())
 
 
 def _ignore_hangup(spark: SparkSession) -> None:

@@ -86,6 +86,17 @@ def must_be_kept(plan: Plan, step: Step) -> bool:
     return len(ends) > 1 or not all(end.reads_all for end in ends)
 
 
+def shares_stage(plan: Plan, step: KeyedStep) -> bool:
+    """Whether the rows of a keyed step are where it needs them, because the keyed step before it has the same
+    key: then they are not shuffled again."""
+    if len(step.inputs) > 1 or not step.spread_by_key or is_united(plan, step):
+        return False
+    key, above = step.keys(0), step.inputs[0]
+    while not above.stateful and above.keeps(key):
+        above = above.inputs[0]
+    return isinstance(above, KeyedStep) and above.keys(0) == key and above.keeps(key)
+
+
 def is_united(plan: Plan, step: Step) -> bool:
     """Whether the rows of a keyed step reach a union before the next shuffle: there Spark numbers the
     partitions anew. A step with two inputs unites them."""

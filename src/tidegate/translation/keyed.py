@@ -27,9 +27,10 @@ def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def applied(
-    operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool, lag: int
+    operator: Operator, rows: DataFrame, assignment: Assignment, *, in_place: bool, marked: bool, lag: int
 ) -> DataFrame:
-    """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks.
+    """The rows that leave a keyed step in one batch: arranged, shuffled by the route unless they are
+    `in_place` already, worked on in tasks.
 
     `rows` are narrowed, and up to `lag` microseconds behind the watermark.
     """
@@ -40,10 +41,9 @@ def applied(
         arranged = _with_markers(arranged, route.parallelism)
         target = F.coalesce(F.col(PARTITION), target)
     columns = _columns(operator, arranged)
+    placed = arranged if in_place else arranged.repartitionById(route.parallelism, target)
     # By position: the names of state columns hold dots, which Spark would take for fields of structs.
-    placed = arranged.repartitionById(route.parallelism, target).toDF(
-        *(f"c{place}" for place in range(len(columns)))
-    )
+    placed = placed.toDF(*(f"c{place}" for place in range(len(columns))))
     run = task(operator, assignment, columns, marked=marked, lag=lag)
     return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
 

@@ -36,6 +36,7 @@ from tidegate.translation.handover import (
     only_reader,
     paired,
     reads,
+    shares_stage,
 )
 from tidegate.translation.keyed import applied, probed
 from tidegate.translation.observation import observed, readable
@@ -247,11 +248,16 @@ class Translation:
             pair = self._pair(step, batch)
             rows = _one_frame(inputs) if pair is None else pair
             rows = rows if step in self._narrowed else operator.narrow(rows)
-            marked = is_united(self._plan, step)
-            lag = self._lags[step]
-            frames[step] = _checked(
-                step, partial(applied, operator, rows, assignment, marked=marked, lag=lag)
+            work = partial(
+                applied,
+                operator,
+                rows,
+                assignment,
+                in_place=shares_stage(self._plan, step),
+                marked=is_united(self._plan, step),
+                lag=self._lags[step],
             )
+            frames[step] = _checked(step, work)
         elif isinstance(step, Late):
             assert assignment is not None
             closed = assignment.time.delayed(self._lags[step.of]).closed
