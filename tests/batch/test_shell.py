@@ -171,7 +171,7 @@ def test_any_number_of_instructions_run_at_once() -> None:
 
 
 def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
-    world = World(tmp_path, watermark=Watermark({"source-1": 1.0}, {}, reach=4_000_000))
+    world = World(tmp_path, watermark=Watermark({"source-1": 1.0}, {}, flush_delay=4_000_000))
     batches = world.batches()
     found = [batches.open]
     batches.run(0, CUT, world.job)

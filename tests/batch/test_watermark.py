@@ -54,7 +54,7 @@ def test_a_source_that_was_never_heard_is_not_waited_for_either() -> None:
 
 
 def test_when_all_are_silent_everything_is_closed() -> None:
-    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "b": SECOND}, idle=10.0, reach=4 * SECOND)
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "b": SECOND}, idle=10.0, flush_delay=4 * SECOND)
     mark = mark.advance({}, passed=10.0)
     assert mark.idle_sources == ("a", "b")
     assert mark.micros == mark.end == 13 * SECOND
@@ -63,8 +63,8 @@ def test_when_all_are_silent_everything_is_closed() -> None:
 
 
 def test_the_end_is_past_every_window_and_timer() -> None:
-    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND}, reach=4 * SECOND)
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND}, flush_delay=4 * SECOND)
     assert mark.end == 13 * SECOND, "b was never heard"
     assert mark.advance({}, furthest=20 * SECOND).advance({}, furthest=SECOND).end == 20 * SECOND
     assert Watermark({"a": 0.0}, {"a": SECOND}).end is None, "nothing waits"
-    assert Watermark({"a": 0.0}, {}, reach=1).end is None, "nothing was seen"
+    assert Watermark({"a": 0.0}, {}, flush_delay=1).end is None, "nothing was seen"

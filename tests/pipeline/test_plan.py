@@ -201,12 +201,12 @@ def test_what_waits_for_the_watermark_adds_up_along_the_way() -> None:
     p = tg.Pipeline("reach")
     left = readings(p)
     left.key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
-    assert p.plan().reach is None
+    assert p.plan().flush_delay is None
     right = readings(p)
     windows = left.key_by("id").window(tg.sliding("4 s", every="2 s")).aggregate(n=tg.agg.count())
     windows.key_by("n").window(tg.session("3 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
     left.interval_join(right, on="id", before="60 s", after="5 s").sink(tg.sinks.Discard())
-    assert p.plan().reach == 7_000_002, "two steps, each of which waits until its moment is past"
+    assert p.plan().flush_delay == 7_000_002, "two steps, each of which waits until its moment is past"
 
 
 def test_rows_that_a_join_has_held_back_are_behind_the_watermark() -> None:
@@ -217,7 +217,7 @@ def test_rows_that_a_join_has_held_back_are_behind_the_watermark() -> None:
     counts = wider.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
     counts.sink(tg.sinks.Discard())
     plan = p.plan()
-    assert [plan.lag(stream.step) for stream in (pairs, wider, counts)] == [0, 5_000_000, 7_000_000]
+    assert [plan.delay(stream.step) for stream in (pairs, wider, counts)] == [0, 5_000_000, 7_000_000]
 
 
 def test_sessions_are_not_joined_and_the_error_says_why() -> None:

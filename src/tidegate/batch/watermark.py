@@ -23,8 +23,8 @@ class Watermark:
     """The latest moment for which a window or timer has waited."""
     idle: float | None = None
     """Seconds of silence after which a source is not waited for; None to wait for ever."""
-    reach: int | None = None
-    """See `Plan.reach`."""
+    flush_delay: int | None = None
+    """See `Plan.flush_delay`."""
 
     @property
     def micros(self) -> int | None:
@@ -57,7 +57,7 @@ class Watermark:
     def _past_all(self) -> int | None:
         """That which closes all but timers."""
         seen = [micros for source, micros in self.seen.items() if source in self.graces]
-        return None if self.reach is None or not seen else max(seen) + self.reach
+        return None if self.flush_delay is None or not seen else max(seen) + self.flush_delay
 
     def advance(
         self, newest: Mapping[str, int], *, passed: float = 0.0, furthest: int | None = None

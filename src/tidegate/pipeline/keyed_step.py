@@ -165,7 +165,7 @@ class IntervalJoin(_Join):
         return self.after
 
     @property
-    def lags(self) -> float:
+    def delay(self) -> float:
         return self.after
 
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:

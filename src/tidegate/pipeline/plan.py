@@ -44,11 +44,11 @@ class Plan:
             yield from self.upstream(above)
 
     @property
-    def reach(self) -> int | None:
-        """Microseconds that the watermark has to be past the newest event time before all has left that waits
-        for it, but for timers; None if no step waits for the watermark.
+    def flush_delay(self) -> int | None:
+        """Microseconds by which the watermark must pass the newest event time before everything that waits
+        for it, except timers, has been emitted; None if no step waits for the watermark.
 
-        One step may wait for what another one has held back, and each for a watermark past its moment.
+        A step may wait for rows that another one held back, each until the watermark is past its moment.
         """
         if all(step.waits is None for step in self.steps):
             return None
@@ -58,10 +58,10 @@ class Plan:
             found[step] = own + max((found[above] for above in step.inputs), default=0)
         return max(found.values())
 
-    def lag(self, step: Step) -> int:
-        """Microseconds that the rows that enter a step may be behind the watermark: a step before it may have
-        held them back. For the step, the watermark is that much earlier."""
-        return max((self.lag(above) + round(above.lags * 1e6) for above in step.inputs), default=0)
+    def delay(self, step: Step) -> int:
+        """Microseconds by which rows that enter a step may be behind the watermark, because steps before it
+        held them back. For this step, the watermark is that much earlier."""
+        return max((self.delay(above) + round(above.delay * 1e6) for above in step.inputs), default=0)
 
     def check(self) -> None:
         """Raise a PipelineError for the first step that cannot run."""

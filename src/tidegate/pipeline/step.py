@@ -72,13 +72,13 @@ class Step:
 
     @property
     def waits(self) -> float | None:
-        """Seconds that the watermark has to be past the event time of a row before all that follows from the
-        row has left; None for a step that waits for no watermark. Timers come on top."""
+        """Seconds by which the watermark must pass the event time of a row before everything that follows
+        from the row, except timers, has been emitted; None for a step that does not wait for it."""
         return None
 
     @property
-    def lags(self) -> float:
-        """Seconds that the event time of a row that leaves it may be behind the watermark."""
+    def delay(self) -> float:
+        """Seconds by which rows that leave it may be behind the watermark."""
         return 0.0
 
     @property

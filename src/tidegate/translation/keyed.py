@@ -27,11 +27,11 @@ def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def applied(
-    operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool, lag: int
+    operator: Operator, rows: DataFrame, assignment: Assignment, *, marked: bool, delay: int
 ) -> DataFrame:
     """The rows that leave a keyed step in one batch: arranged, shuffled by the route, worked on in tasks.
 
-    `rows` are narrowed, and up to `lag` microseconds behind the watermark.
+    `rows` are narrowed, and up to `delay` microseconds behind the watermark.
     """
     arranged = operator.arrange(rows, within_partitions)
     route = assignment.route
@@ -44,7 +44,7 @@ def applied(
     placed = arranged.repartitionById(route.parallelism, target).toDF(
         *(f"c{place}" for place in range(len(columns)))
     )
-    run = task(operator, assignment, columns, marked=marked, lag=lag)
+    run = task(operator, assignment, columns, marked=marked, delay=delay)
     return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
 
 

@@ -77,7 +77,7 @@ class Translation:
         for step in plan.steps:
             if step.role != "sink":
                 self._analyse(step)
-        self._lags = {step: plan.lag(step) for step in plan.steps}
+        self._delays = {step: plan.delay(step) for step in plan.steps}
         self._narrowed: set[Step] = set()
         for step in self._handover:
             reader = only_reader(plan, step)
@@ -248,13 +248,13 @@ class Translation:
             rows = _one_frame(inputs) if pair is None else pair
             rows = rows if step in self._narrowed else operator.narrow(rows)
             marked = is_united(self._plan, step)
-            lag = self._lags[step]
+            delay = self._delays[step]
             frames[step] = _checked(
-                step, partial(applied, operator, rows, assignment, marked=marked, lag=lag)
+                step, partial(applied, operator, rows, assignment, marked=marked, delay=delay)
             )
         elif isinstance(step, Late):
             assert assignment is not None
-            closed = assignment.time.delayed(self._lags[step.of]).closed
+            closed = assignment.time.delayed(self._delays[step.of]).closed
             frames[step] = self._late(step, inputs[0], closed)
         else:
             frames[step] = _checked(step, partial(stateless.apply, step, inputs))
