@@ -1,7 +1,8 @@
 """The control API: what can be asked of a running pipeline, over HTTP.
 
-Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what is not there, 422 for
-an invalid body, 409 for what the pipeline refuses, and then nothing has changed.
+Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what does not exist, 422
+for an invalid body, 409 for what the pipeline refuses, in which case nothing has changed. A 409 may add
+`story`.
 """
 
 from __future__ import annotations
@@ -250,7 +251,7 @@ class TokenMiddleware:
 def _explain_errors(api: FastAPI) -> None:
     @api.exception_handler(TidegateError)
     def refused(_: Request, error: TidegateError) -> JSONResponse:
-        return _error(409, str(error))
+        return _error(409, str(error), story=getattr(error, "story", ()))
 
     @api.exception_handler(RequestValidationError)
     def nonsense(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -289,8 +290,9 @@ def _problem(found: dict[str, Any]) -> str:
     return f"{place or 'the body'}: {text}, not {shown}"
 
 
-def _error(status: int, text: str, headers: Any = None) -> JSONResponse:
-    return JSONResponse({"error": " ".join(text.split())}, status_code=status, headers=headers)
+def _error(status: int, text: str, headers: Any = None, story: Sequence[str] = ()) -> JSONResponse:
+    told = {"story": [*story]} if story else {}
+    return JSONResponse({"error": " ".join(text.split()), **told}, status_code=status, headers=headers)
 
 
 def _listed(names: Sequence[str]) -> str:
