@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 from tidegate.batch.time import moment
@@ -77,12 +76,7 @@ def _without_the_past(log: Log, manifest: StateManifest, name: str) -> StateMani
     groups = frozenset(range(manifest.groups))
     snapshot = Snapshot(log, manifest, groups, manifest.runs, ())
     opened = [(ref, log.run(ref)) for ref in manifest.runs]
-    content = merged_rows(snapshot, opened, bottom=True, budget=_AT_ONCE, rest=lambda: None)
-    first = next(content, None)
-    if first is None:
-        return replace(manifest, runs=())
+    rows = merged_rows(snapshot, opened, bottom=True, budget=_AT_ONCE, rest=lambda: None)
     sequence = max(ref.sequence for ref in manifest.runs)
-    rows = chain([first], content)
-    return replace(
-        manifest, runs=(log.write(name, rows, sequence=sequence, groups=groups, count=manifest.groups),)
-    )
+    written = log.rewrite(name, rows, sequence=sequence, groups=groups, count=manifest.groups)
+    return replace(manifest, runs=(written,) if written else ())
