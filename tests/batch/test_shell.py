@@ -101,9 +101,9 @@ def test_a_batch_that_is_given_up_tells_its_story(tmp_path: Path) -> None:
     assert error.story == (
         "batch 0 starts",
         "attempt 1: failed: disk full at attempt 1",
-        "attempt 1: lost nodes have been looked after",
+        "attempt 1: lost nodes have been replaced",
         "attempt 2: failed: disk full at attempt 2",
-        "attempt 2: lost nodes have been looked after",
+        "attempt 2: lost nodes have been replaced",
         "attempt 3: failed: disk full at attempt 3",
     )
     assert "disk full at attempt 1" in "".join(error.__notes__)

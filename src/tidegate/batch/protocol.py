@@ -27,7 +27,7 @@ class Start:
     """Whether the ledger has the batch already: Spark is replaying it."""
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id} starts" + (" again: it is committed" if self.committed else "")
+        return f"batch {self.batch_id} starts" + (" again: it is already committed" if self.committed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Healed:
     ticket: Ticket
 
     def __str__(self) -> str:
-        return f"attempt {self.ticket.attempt}: lost nodes have been looked after"
+        return f"attempt {self.ticket.attempt}: lost nodes have been replaced"
 
 
 @dataclass(frozen=True, slots=True)

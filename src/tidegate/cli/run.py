@@ -22,7 +22,7 @@ def run(
     parallelism: Annotated[int | None, typer.Option(help="How many partitions a batch has.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="The checkpoint to start from and to write to."),
+        typer.Option(metavar="FOLDER", help="The checkpoint to resume from and write to."),
     ] = None,
     master: Annotated[str | None, typer.Option(help="Spark master, like 'local[4]' or spark://...")] = None,
     settings: SetOption = None,
@@ -34,18 +34,18 @@ def run(
     ] = None,
     until_done: Annotated[
         bool,
-        typer.Option("--until-done", help="Stop when every source is at its end; open windows are closed."),
+        typer.Option("--until-done", help="Stop when every source has been read, and close open windows."),
     ] = False,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="WHEN:WHAT",
-            help="Rescale at that time, like '20 s: nodes=4'; may be repeated.",
+            help="Rescale at a set time, like '20 s: nodes=4'; may be repeated.",
         ),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="End a driver that runs on this checkpoint, and go on.")
+        bool, typer.Option("--take-over", help="Replace a driver that is running on this checkpoint.")
     ] = False,
     plot: Annotated[
         Path | None,

@@ -49,11 +49,11 @@ def protocol(
     story: Story = False,
     json: JsonOption = False,
 ) -> None:
-    """Batches while drivers and nodes die, hang and come back, calls are lost, late and doubled, tasks are
-    left behind, and the power is cut.
+    """Simulate batches under faults: drivers and nodes die, hang and come back, calls are lost, late or
+    duplicated, tasks are left behind, and the power is cut.
 
-    The real classes over a simulated network, disk and clock. Each run must end with the right state, and
-    with each output once. Exit code 1 if one does not.
+    Runs the real classes over a simulated network, disk and clock. Each run must end with the right state,
+    and with each output exactly once. Exit code 1 if one does not.
     """
     _simulate(seeds, start, jobs, seed, rescales=False, story=story, json=json)
 
@@ -67,9 +67,9 @@ def rescale(
     story: Story = False,
     json: JsonOption = False,
 ) -> None:
-    """The same with rescales: nodes come and go and state moves between them.
+    """Simulate rescales, too: nodes come and go, and state moves between them.
 
-    No rescale may stay under way once all is well again. Exit code 1 if a promise is broken.
+    Once the faults have ended, every rescale must settle. Exit code 1 if a promise is broken.
     """
     _simulate(seeds, start, jobs, seed, rescales=True, story=story, json=json)
 

@@ -44,7 +44,7 @@ class Body(BaseModel):
 
 
 class ScaleBody(Body):
-    """Another number of state nodes, another parallelism, or both. What is left out stays as it is."""
+    """Another number of state nodes, another parallelism, or both. What is omitted stays as it is."""
 
     nodes: Count = None
     parallelism: Count = None
@@ -59,7 +59,7 @@ class ScaleBody(Body):
 
 
 class RebalanceBody(Body):
-    """Key groups spread anew over the same nodes, by measured load."""
+    """Redistribute the key groups over the same nodes, by measured load."""
 
     strategy: Strategy | None = None
     step: str | None = None
@@ -67,7 +67,7 @@ class RebalanceBody(Body):
 
 
 class PlanBody(ScaleBody, RebalanceBody):
-    """A change to be looked at; its fields are those of /scale or /rebalance, as `kind` says."""
+    """A change to preview; its fields are those of /scale or /rebalance, depending on `kind`."""
 
     kind: Literal["scale", "rebalance"] = "scale"
 
@@ -95,19 +95,19 @@ class SavepointAnswer(BaseModel):
 
 
 class StopAnswer(BaseModel):
-    """The batch that is running is finished first."""
+    """The current batch is finished first."""
 
     stopping: bool = True
 
 
 class Health(BaseModel):
-    """Somebody answers."""
+    """The pipeline answers."""
 
     ok: bool = True
 
 
 def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAPI:
-    """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`.
+    """The API around `controls`; all routes but /docs, /openapi.json and /health need `Bearer token`.
     `scale_by_get`: whether GET /scale adds a node."""
     api = FastAPI(
         title="Tidegate",
@@ -134,7 +134,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.get("/health")
     def health() -> Health:
-        """Whether the pipeline answers; wants no token."""
+        """Whether the pipeline answers; needs no token."""
         return Health()
 
     @api.get("/status", **barred)
@@ -144,12 +144,12 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/plan", **barred)
     def plan(body: PlanBody) -> PlanView:
-        """What a change would do. Nothing happens."""
+        """What a change would do. Nothing is changed."""
         return controls.plan(ask(body))
 
     @api.post("/scale", status_code=202, **barred)
     def scale(body: ScaleBody) -> Rescale:
-        """Set a rescale going; /history/{number} follows it."""
+        """Start a rescale; /history/{number} follows it."""
         return controls.apply(ask(body))
 
     def allowed() -> None:
@@ -177,7 +177,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/rebalance", status_code=202, **barred)
     def rebalance(body: RebalanceBody) -> Rescale:
-        """Spread the key groups anew over the same nodes; /history/{number} follows it."""
+        """Redistribute the key groups over the same nodes; /history/{number} follows it."""
         return controls.apply(ask(body, kind="rebalance"))
 
     @api.post("/savepoint", **barred)
@@ -187,7 +187,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/stop", status_code=202, **barred)
     def stop() -> StopAnswer:
-        """Finish the batch that is running, then end."""
+        """Finish the current batch, then end."""
         controls.stop()
         return StopAnswer()
 
@@ -210,7 +210,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
 
 class TokenMiddleware:
-    """Lets in who has the token, and sees to it that whatever goes wrong behind it ends in one line."""
+    """Rejects requests without the token, and turns any failure behind it into a one-line answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app

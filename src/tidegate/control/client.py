@@ -89,8 +89,8 @@ class ControlClient:
             return TypeAdapter(kind).validate_json(answer)
         except ValidationError as error:
             raise ControlError(
-                f"{method} {self.url}{path} answers what this version of Tidegate cannot read; use the one "
-                f"that {self.pipeline} runs with"
+                f"{method} {self.url}{path} answers with what this version of Tidegate cannot read; use the "
+                f"version that runs {self.pipeline}"
             ) from error
 
     def _call(self, method: str, path: str, body: object = None, *, patient: bool = False) -> bytes:

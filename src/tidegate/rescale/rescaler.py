@@ -121,7 +121,7 @@ class Rescaler:
         before, after = self._migration.route, self._target(ask)
         with self._change:
             if self._migration.route is not before:
-                raise ControlError("the route changed while this was being planned; ask again")
+                raise ControlError("the route changed while this was being planned; try again")
             instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
             self._parallelism = ask.parallelism or self._parallelism
             record = self.history.asked(
@@ -285,5 +285,5 @@ class Rescaler:
         return {
             "eager": "the next batch waits until all of this has moved",
             "lazy": f"no pause: a key moves when a batch needs it; after {_LAZY} batches the rest follows",
-            "hybrid": "no pause: a key moves when a batch needs it, the rest in the background",
+            "hybrid": "no pause: a key moves when a batch needs it, and the rest in the background",
         }[strategy]

@@ -94,8 +94,8 @@ def _check(groups: int, nodes: int, partitions: int) -> None:
             raise ControlError(f"{count} {what}s were asked for; ask for 1 or more")
     if nodes > groups:
         raise ControlError(
-            f"{nodes} nodes were asked for, but the number of key groups is the limit: each node owns at "
-            f"least one of {groups}; ask for at most {groups} nodes"
+            f"{nodes} nodes were asked for, but there are only {groups} key groups and each node owns at "
+            f"least one; ask for at most {groups} nodes"
         )
 
 

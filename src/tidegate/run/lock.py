@@ -102,7 +102,7 @@ def locked(folder: Path, *, take_over: bool) -> Iterator[DriverLock]:
 
 def _in_use(folder: Path, holder: tuple[int, str, str] | None) -> InUseError:
     pid, host, since = holder or (None, None, None)
-    who = f"process {pid} on {host}, since {since}" if holder else "it has not said which"
+    who = f"process {pid} on {host}, since {since}" if holder else "it has not named its process yet"
     return InUseError(
         f"a driver is running on the checkpoint {folder}: {who}. Stop it first (`tidegate stop {folder}`), "
         "or start with --take-over to put this one in its place",

@@ -197,7 +197,7 @@ class Runner:
         committed = last.batch_id if last else -1
         self._lost.append(committed)
         failures, tries = self._lost.count(committed), self._batches.tries
-        log.warning("Spark ended the query, %d of %d times in a row: %s", failures, tries, reason(error))
+        log.warning("Spark ended the query (%d of %d tries): %s", failures, tries, reason(error))
         if failures >= tries:
             return False
         time.sleep(self._batches.retry_wait)

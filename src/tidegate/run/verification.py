@@ -74,12 +74,12 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
     for entry in entries[:2]:
         ends = [cut.end for cut in entry.cut.values()]
         if ends and spark.offsets(entry.batch_id) != ends:
-            problem = "it does not say what the ledger does of the batch; the next start writes it again"
+            problem = "it disagrees with the ledger about the batch; the next start rewrites it"
             yield Problem(str(spark.cut_file(entry.batch_id)), problem)
     for entry in entries[:1]:
         for number, cut in enumerate(entry.cut.values()):
             if lost := spark.missing_log(number, cut.end):
-                yield Problem(str(lost), "a part of the list of files that were read is missing or damaged")
+                yield Problem(str(lost), "this part of the list of files read is missing or damaged")
 
 
 def _of_outputs(entries: list[Entry]) -> Iterator[Problem]:
@@ -104,9 +104,10 @@ def _at_its_end(place: str, batch_id: int, after: list[object] | None) -> list[s
     newest = headers[-1] if headers else None
     if newest is not None and newest.last > batch_id:
         return [
-            f"it holds batches up to {newest.last}, and the ledger only up to {batch_id}: it has lost records"
+            f"it holds batches up to {newest.last}, but the ledger, which must have lost records, only up to "
+            f"{batch_id}"
         ]
     if (newest is None or newest.last < batch_id) and after != (list(newest.link) if newest else None):
         last = f"ends with batch {newest.last}" if newest else "has no batch"
-        return [f"it {last}, and lacks some that were committed up to batch {batch_id}"]
+        return [f"it {last}, but batches up to {batch_id} were committed"]
     return []

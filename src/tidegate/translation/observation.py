@@ -11,6 +11,7 @@ from pyspark.sql.types import TimestampType
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.step import SourceStep, Step
+from tidegate.sources.columns import missing
 from tidegate.sources.source import RAW, REASON, Seen
 from tidegate.units import seconds
 
@@ -30,7 +31,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
     frame, event_time = load(), step.source.event_time
     if event_time is not None:
         if event_time not in frame.columns:
-            raise PipelineError(f"event_time={event_time!r} is not among its columns {frame.columns}")
+            raise PipelineError(f"event_time={event_time!r}: {missing(frame.columns, event_time)}")
         kind = frame.schema[event_time].dataType
         if not isinstance(kind, TimestampType):
             raise PipelineError(

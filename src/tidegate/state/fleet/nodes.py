@@ -317,8 +317,8 @@ class Nodes:
             seen = left, status.received
             if waited * _GLANCE > _PATIENCE * self._timeout:
                 raise NodeError(
-                    f"state node {node} waits for the state of {left} key groups, and for "
-                    f"{_PATIENCE * self._timeout:.0f} s nothing of it has come",
+                    f"state node {node} is waiting for the state of {left} key groups, and has received none "
+                    f"of it for {_PATIENCE * self._timeout:.0f} s",
                     node=str(node),
                 )
             self._sleep(_GLANCE)
@@ -336,8 +336,8 @@ class Nodes:
         for owner, groups in origins.items():
             if owner not in known and not self.durable:
                 raise StateError(
-                    f"the state of key groups {show_groups(groups)} was in the memory of {owner.name} alone "
-                    "and is lost with it; start again, with state.durable if that must not happen"
+                    f"the state of key groups {show_groups(groups)} was only in the memory of {owner.name} "
+                    "and is lost with it; start over, and set state.durable if that must not happen"
                 )
         return {owner.address: groups for owner, groups in origins.items() if owner in known}
 
@@ -347,7 +347,7 @@ class Nodes:
     def _handle(self, node: int) -> NodeHandle:
         handles = self._provider.nodes
         if node >= len(handles):
-            raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
+            raise NodeError(f"state node {node} is not running: all nodes have been ended", node=str(node))
         return handles[node]
 
 

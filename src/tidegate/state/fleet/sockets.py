@@ -60,15 +60,15 @@ def _made(parent: Path) -> tuple[Path, int]:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise StateError(
-                f"no folder for the sockets of state nodes can be made in {parent}: {error.strerror}; set "
-                "TMPDIR to another one"
+                f"cannot create a folder for the sockets of state nodes in {parent}: {error.strerror}; set "
+                "TMPDIR to another place"
             ) from error
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
         os.close(lock)  # Another process has taken it for one that was left behind.
     raise StateError(
-        f"the folders for the sockets of state nodes vanish from {parent}; set TMPDIR to another"
+        f"folders for the sockets of state nodes keep vanishing from {parent}; set TMPDIR to another place"
     )
 
 

@@ -31,7 +31,7 @@ class Fence:
         if ticket == self.ticket and self.phase in ("prepared", "committed"):
             return self  # A repetition that was held up on its way.
         if ticket < self.ticket:
-            raise StaleError(f"{ticket} came after {self.ticket} had begun; it is over")
+            raise StaleError(f"{ticket} is over: {self.ticket} has begun")
         return Fence(ticket, "open")
 
     def read(self, ticket: Ticket) -> None:

@@ -135,7 +135,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def _decoded(self, raw: bytes | memoryview | None, call: Call) -> Any:
         command = decode(raw or b"", self._pipeline, self._limits.command)
         if command.call != call:
-            raise StateError(f"{operation(type(command))!r} is sent by another kind of call")
+            raise StateError(f"{operation(type(command))!r} must be sent by another kind of call")
         return command
 
     def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:

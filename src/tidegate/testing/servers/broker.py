@@ -152,7 +152,7 @@ def _spark_jar(prefix: str) -> Path:
     jars = sorted((standalone.spark_home() / "jars").glob(f"{prefix}[0-9]*.jar"))
     if not jars:
         raise ServerError(
-            f"this PySpark has no {prefix}*.jar; reinstall it: pip install --force-reinstall pyspark"
+            f"PySpark's package has no {prefix}*.jar; reinstall it: pip install --force-reinstall pyspark"
         )
     return jars[-1]
 
