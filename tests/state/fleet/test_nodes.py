@@ -231,5 +231,5 @@ def test_a_node_that_is_not_on_this_machine_is_told_from_one_that_hangs() -> Non
 def test_nodes_that_were_closed_say_so() -> None:
     mine = nodes([])
     mine._provider = Provider()
-    with pytest.raises(NodeError, match="have been closed"):
+    with pytest.raises(NodeError, match="have been ended"):
         mine.begin(0, Ticket(1, 0, 1), None)
