@@ -46,7 +46,7 @@ class SparkJobs:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
         with (
-            self.translation.blaming(),
+            self.translation.attributing_errors(),
             self._timely(ticket),
             _synced(query.checkpoint, ticket.batch_id, cut),
             _held(self.translation, rows) as held,

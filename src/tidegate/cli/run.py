@@ -75,16 +75,16 @@ def run(
     }
     overrides.update({key: value for key, value in flags.items() if value is not None})
     limit = seconds(duration) if duration is not None else None
-    appointments = [schedule.parse(text) for text in at or ()]
+    rescales = [schedule.parse(text) for text in at or ()]
     picture = Plot(plot) if plot is not None else None
 
     pipeline = loading.load(file)
     effective = config.load(code=pipeline.config, file=config_file, overrides=overrides)
     with (
         view.for_mode(effective.view.mode, effective.view.every) as shown,
-        schedule.Schedule(appointments) as planned,
+        schedule.Schedule(rescales) as planned,
     ):
-        listeners: list[Listener] = [shown, *([planned] if appointments else [])]
+        listeners: list[Listener] = [shown, *([planned] if rescales else [])]
         if picture is not None:
             listeners.append(picture)
         summary = pipeline.run(

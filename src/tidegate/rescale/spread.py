@@ -219,9 +219,9 @@ def _next_balance(owners: Integers, weights: Floats, sizes: Integers, limit: int
     unless the other leaves noticeably less load.
     """
     ways = []
-    for boldly in (False, True):
+    for largest_first in (False, True):
         way = Balance(owners, owners, weights, sizes, limit)
-        way.move(boldly=boldly)
+        way.move(largest_first=largest_first)
         ways.append(way)
     enough = min(way.busiest for way in ways) * (1 + ENOUGH)
     return min((way for way in ways if way.busiest <= enough), key=lambda way: way.moved).owners

@@ -17,7 +17,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.checkpoint import find, find_log
 from tidegate.run.lock import locked
-from tidegate.state.fleet.nodes import names_of
+from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import StateManifest
@@ -53,7 +53,7 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
         state = last.state
         if state is not None:
             storage = Log(find_log(folder, log), memory=_MEMORY, durable=True)
-            name = f"{last.batch_id:012d}-{names_of(ledger.generation)}reset.run"
+            name = f"{last.batch_id:012d}-{name_prefix(ledger.generation)}reset.run"
             state = replace(_without_the_past(storage, state, name), closed=micros)
         ledger.amend(
             replace(

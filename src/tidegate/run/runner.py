@@ -41,8 +41,8 @@ log = logging.getLogger(__name__)
 _SETTLE = 10.0
 """Seconds that Spark gets to commit its own offsets after a batch before the query is stopped."""
 
-_LOOK = 0.25
-"""Seconds between two looks whether Spark has ended the query: each holds up the batch that is running."""
+_POLL = 0.25
+"""Seconds between two checks whether Spark has ended the query: each one delays the running batch."""
 
 
 def run(
@@ -259,10 +259,10 @@ class Runner:
             self._began = time.monotonic()
 
     def _wait(self, query: StreamingQuery, duration: float | None) -> None:
-        looked = -_LOOK
+        looked = -_POLL
         while not self._stopping.is_set() and not self._pause.is_set():
             now = time.monotonic()
-            if now - looked >= _LOOK:
+            if now - looked >= _POLL:
                 if not query.isActive:
                     return
                 looked = now

@@ -20,7 +20,7 @@ from tidegate.sinks import committed
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
-_LOOKS = 5
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Problem:
 def problems(folder: Path) -> list[Problem]:
     """All that is wrong with a checkpoint but its runs, and the records that cannot be read."""
     found: list[Problem] = []
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         entries, damaged = ledger.read(folder / "ledger")
         found = [*_of_ledger(folder / "ledger"), *_of_log(folder)]
         found += _of_spark(folder / "spark", entries, whole=not damaged)

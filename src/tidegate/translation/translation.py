@@ -154,7 +154,7 @@ class Translation:
                 frame.unpersist()
 
     @contextmanager
-    def blaming(self) -> Iterator[None]:
+    def attributing_errors(self) -> Iterator[None]:
         """Raise a StepError, with the step and its line, where the user's own code is what fails."""
         try:
             yield

@@ -67,7 +67,7 @@ def kafka() -> Iterator[str]:
 def installed() -> Path:
     """The folder with the broker's jars, downloaded when it is not there yet."""
     target = ivy.cache() / f"kafka-{VERSION}"
-    with ivy.alone():
+    with ivy.locked():
         if not target.is_dir():
             _download(target)
     return target
