@@ -43,43 +43,42 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class ScaleBody(Body):
+class ChangeBody(Body):
+    """What all changes have in common."""
+
+    strategy: Strategy | None = None
+    step: str | None = None
+
+    def ask(self) -> Ask:
+        return Ask(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _is_sensible(self) -> Self:
+        if (problem := self.ask().problem) is not None:
+            raise ValueError(problem)
+        return self
+
+
+class ScaleBody(ChangeBody):
     """Another number of state nodes, another parallelism, or both. What is omitted stays as it is."""
 
     nodes: Count = None
     parallelism: Count = None
-    strategy: Strategy | None = None
-    step: str | None = None
-
-    @model_validator(mode="after")
-    def _is_sensible(self) -> Self:
-        if self.nodes is None and self.parallelism is None:
-            raise ValueError("give nodes, parallelism or both")
-        return self
 
 
-class RebalanceBody(Body):
+class RebalanceBody(ChangeBody):
     """Redistribute the key groups over the same nodes, by measured load."""
 
-    strategy: Strategy | None = None
-    step: str | None = None
     bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
+
+    def ask(self) -> Ask:
+        return Ask(**{"kind": "rebalance", **self.model_dump()})
 
 
 class PlanBody(ScaleBody, RebalanceBody):
     """A change to preview; its fields are those of /scale or /rebalance, depending on `kind`."""
 
     kind: Literal["scale", "rebalance"] = "scale"
-
-    @model_validator(mode="after")
-    def _is_sensible(self) -> Self:
-        if self.kind == "scale" and self.bytes is not None:
-            raise ValueError("bytes is only for a rebalance")
-        if self.kind == "scale" and self.nodes is None and self.parallelism is None:
-            raise ValueError("give nodes, parallelism or both")
-        if self.kind == "rebalance" and (self.nodes is not None or self.parallelism is not None):
-            raise ValueError("a rebalance keeps nodes and parallelism; omit them")
-        return self
 
 
 class SavepointBody(Body):
@@ -121,8 +120,8 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
     one_more = Lock()
 
-    def ask(body: Body, **kind: Any) -> Ask:
-        wanted = Ask(**kind, **body.model_dump())
+    def asked(body: ChangeBody) -> Ask:
+        wanted = body.ask()
         steps = () if wanted.step is None else controls.status().steps
         if wanted.step is not None and wanted.step not in steps:
             raise HTTPException(400, f"step: there is no keyed step {wanted.step!r}, only {_listed(steps)}")
@@ -145,12 +144,12 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
     @api.post("/plan", **barred)
     def plan(body: PlanBody) -> PlanView:
         """What a change would do. Nothing is changed."""
-        return controls.plan(ask(body))
+        return controls.plan(asked(body))
 
     @api.post("/scale", status_code=202, **barred)
     def scale(body: ScaleBody) -> Rescale:
         """Start a rescale; /history/{number} follows it."""
-        return controls.apply(ask(body))
+        return controls.apply(asked(body))
 
     def allowed() -> None:
         if not scale_by_get:
@@ -178,7 +177,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
     @api.post("/rebalance", status_code=202, **barred)
     def rebalance(body: RebalanceBody) -> Rescale:
         """Redistribute the key groups over the same nodes; /history/{number} follows it."""
-        return controls.apply(ask(body, kind="rebalance"))
+        return controls.apply(asked(body))
 
     @api.post("/savepoint", **barred)
     def savepoint(body: SavepointBody) -> SavepointAnswer:

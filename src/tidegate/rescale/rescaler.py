@@ -250,6 +250,8 @@ class Rescaler:
 
     def _target(self, ask: Ask) -> Route:
         """The route that is asked for."""
+        if (problem := ask.problem) is not None:
+            raise ControlError(problem)
         if self._strategy(ask) == "restart" and not self._nodes.durable:
             raise ControlError("without a durable log (state.durable) a restart would lose all state")
         if ask.step is not None and ask.step not in self._steps:
@@ -257,8 +259,6 @@ class Rescaler:
         route = self._migration.route
         load = self._nodes.load
         if ask.kind == "rebalance":
-            if ask.nodes is not None or ask.parallelism is not None:
-                raise ControlError("a rebalance keeps the number of nodes and the parallelism; use scale")
             known = self._nodes.sizes()
             sizes = [known.get(group, (0, 0))[1] for group in range(route.groups)]
             target = rebalanced(route, load=load.tolist(), sizes=sizes, limit=ask.bytes)
