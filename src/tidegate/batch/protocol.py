@@ -6,9 +6,9 @@
     all are prepared     -> append to the ledger, if every part was staged: THE commit point
     appended             -> commit on every node, publish
 
-Up to the commit point any failure ends the attempt: nodes are looked after and the next attempt begins. After
-it nothing is taken back: a node that missed its commit learns of it from the next `begin`. Every event of a
-node or job carries its ticket, so what arrives late, twice or for an earlier attempt changes nothing.
+Up to the commit point any failure ends the attempt: lost nodes are replaced, and the next attempt begins.
+After it nothing is undone: a node that missed its commit learns of it from the next `begin`. Every event of a
+node or job carries its ticket, so events that arrive late, twice or for an earlier attempt change nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The Spark job is through: every task has staged, every sink has written."""
+    """The Spark job is done: every task has staged, every sink has written."""
 
     ticket: Ticket
 
@@ -66,7 +66,7 @@ class Failed:
     ticket: Ticket
     why: str
     lasting: bool = False
-    """Whether another attempt is sure to fail of the same."""
+    """Whether another attempt is bound to fail in the same way."""
 
     def __str__(self) -> str:
         return f"attempt {self.ticket.attempt}: failed: {self.why}"
@@ -147,7 +147,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Look after the nodes before the next attempt."""
+    """Replace lost nodes before the next attempt."""
 
     ticket: Ticket
 
@@ -166,7 +166,7 @@ BatchPhase: TypeAlias = Literal[
 
 
 class BatchProtocol:
-    """One batch on its way. `expected` says what each node must have got before the batch can commit."""
+    """One batch. `expected` says what must be staged on each node before the batch can commit."""
 
     def __init__(self, *, generation: int, expected: Mapping[int, frozenset[StagedPart]], tries: int) -> None:
         self._generation = generation
@@ -180,10 +180,10 @@ class BatchProtocol:
         self.story: list[Event] = []
         """Every event so far; `str` of one is a line for people."""
         self.why = ""
-        """What the latest attempt failed of."""
+        """Why the latest attempt failed."""
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What to do now. An event that does not fit the current attempt is passed over."""
+        """What to do now. An event that does not belong to the current attempt is ignored."""
         self.story.append(event)
         if isinstance(event, Start):
             return self._start(event)
@@ -225,7 +225,7 @@ class BatchProtocol:
     def _ask(
         self, phase: BatchPhase, instruction: type[Begin] | type[Prepare] | type[Commit]
     ) -> list[Instruction]:
-        """Turn to every node; empty when there is none."""
+        """The same instruction for every node; empty without nodes."""
         self.phase = phase
         self._waiting = set(self._expected)
         return [instruction(self.ticket, node) for node in sorted(self._waiting)]

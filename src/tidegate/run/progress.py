@@ -87,7 +87,7 @@ class BatchProgress:
 
 
 Listener: TypeAlias = Callable[[BatchProgress], None]
-"""Whoever wants to know. Called in order, once per committed batch; it must not block."""
+"""Called in order, once per committed batch; it must not block."""
 
 
 @runtime_checkable

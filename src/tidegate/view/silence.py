@@ -10,7 +10,7 @@ _WORTH_A_WORD = 10.0
 
 
 def silences(last: BatchProgress) -> list[str]:
-    """A phrase for each source that has been silent for a while: it may be what windows wait for."""
+    """A phrase for each source that has been silent for a while: windows may be waiting for it."""
     return [
         f"{source} silent for {span(since)}" + (" (not waited for)" if source in last.idle else "")
         for source, since in last.silent.items()

@@ -25,8 +25,8 @@ _TRIES = 10
 
 
 class SocketFolder:
-    """Made when the first path is asked for, removed by `close`, after which it may be made anew. What a
-    process left that was killed is removed by the next one that makes such a folder."""
+    """Created when the first path is asked for, and removed by `close`, after which it may be created again.
+    What a killed process left is removed by the next one that creates such a folder."""
 
     def __init__(self, parent: Path | None = None) -> None:
         """In `parent`, or where temporary files go if that has a short and plain name, else in /tmp."""

@@ -2,8 +2,8 @@
 
 A node opens a batch with `begin`, takes writes for it with `stage`, makes them durable with `prepare`
 and makes them current with `commit`. Every request carries (generation, batch, attempt). An older
-generation is refused for good: its driver was replaced. So is a straggler of an earlier attempt. All other
-repetitions change nothing, because a request or its answer may be lost and sent again.
+generation is refused for good, because its driver was replaced; so is a straggler of an earlier attempt. Any
+other repetition changes nothing, because a request or its answer may be lost and sent again.
 """
 
 from __future__ import annotations
