@@ -40,7 +40,7 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class JobDone:
     """The Spark job is done: every task has staged, every sink has written."""
 
     ticket: Ticket
@@ -109,7 +109,7 @@ class Published:
         return f"batch {self.batch_id} is published"
 
 
-Event: TypeAlias = Start | Begun | Written | Prepared | Failed | Healed | Appended | Committed | Published
+Event: TypeAlias = Start | Begun | JobDone | Prepared | Failed | Healed | Appended | Committed | Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class BatchProtocol:
             case Begun(), "beginning":
                 self._waiting.discard(event.node)
                 return [] if self._waiting else self._run()
-            case Written(), "running":
+            case JobDone(), "running":
                 return self._ask("preparing", Prepare) or self._append()
             case Prepared(), "preparing":
                 return self._prepared(event)

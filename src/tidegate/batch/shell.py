@@ -41,7 +41,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.reasons import reason
-from tidegate.state.fleet.nodes import Kept, Nodes
+from tidegate.state.fleet.nodes import Nodes, StateResult
 from tidegate.state.task.assignment import Assignment
 
 log = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class _Batch:
         self._phases: dict[str, float] = {}
         self._tries = 1
         self._written: Written | None = None
-        self.kept: Kept | None = None
+        self.kept: StateResult | None = None
         """What the batch left in the nodes, once it is in the ledger; None without state."""
         self._cause: Exception | None = None
         self._failures: list[str] = []
@@ -229,7 +229,7 @@ class _Batch:
                         assignment = nodes.assignment(ticket, self._time) if nodes else None
                         self._written = self._job(ticket, assignment)
                         faults.reach("driver.written", self._id)
-                    return protocol.Written(ticket)
+                    return protocol.JobDone(ticket)
                 case protocol.Prepare(ticket, node):
                     with self._timed("prepare"):
                         staged = self._nodes.prepare(node, ticket)

@@ -18,7 +18,7 @@ from tidegate.view.figures import amount
 from tidegate.view.progress import progress
 
 if TYPE_CHECKING:
-    from tidegate.sources._folder import Volume, Written
+    from tidegate.sources._folder import Totals, Volume
 
 app = application("generate", "Write input data of any size.")
 
@@ -106,10 +106,10 @@ def _volume(rows: int | None, size: str | None, files: int) -> Volume:
     return Volume(rows=rows, size=None if size is None else units.size(size), files=files)
 
 
-def _write(write: Callable[..., Written], out: Path, volume: Volume) -> None:
+def _write(write: Callable[..., Totals], out: Path, volume: Volume) -> None:
     with progress() as show:
 
-        def advance(done: Written) -> None:
+        def advance(done: Totals) -> None:
             share = (done.rows, volume.rows) if volume.rows is not None else (done.size, volume.size)
             show(*share, f"{done.rows:,} rows, {amount(done.size)}")
 

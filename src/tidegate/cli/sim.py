@@ -10,7 +10,7 @@ import typer
 from tidegate.cli.options import JsonOption, application
 
 if TYPE_CHECKING:
-    from tidegate.sim.outcome import Tally
+    from tidegate.sim.outcome import SeedTally
 
 app = application("sim", "Simulate runs under faults.")
 
@@ -91,11 +91,11 @@ app.command("protocol", help=_PROTOCOL)(_command(rescales=False))
 app.command("rescale", help=_RESCALE)(_command(rescales=True))
 
 
-def _run(seeds: range, jobs: int, *, rescales: bool) -> Tally:
-    from tidegate.sim.outcome import Tally, simulate_many
+def _run(seeds: range, jobs: int, *, rescales: bool) -> SeedTally:
+    from tidegate.sim.outcome import SeedTally, simulate_many
     from tidegate.view.progress import progress
 
-    tally = Tally()
+    tally = SeedTally()
     with progress() as show:
         for added in simulate_many(seeds, jobs=jobs, rescales=rescales):
             tally.add(added)
@@ -103,7 +103,7 @@ def _run(seeds: range, jobs: int, *, rescales: bool) -> Tally:
     return tally
 
 
-def _print(tally: Tally, *, stories: bool) -> None:
+def _print(tally: SeedTally, *, stories: bool) -> None:
     from tidegate.view.tables import print_pairs
 
     for failure in tally.failures[:_SHOWN] if stories else []:

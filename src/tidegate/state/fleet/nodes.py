@@ -60,7 +60,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateResult:
     """What a batch left in the nodes once all of them have prepared."""
 
     manifest: StateManifest
@@ -255,11 +255,11 @@ class Nodes:
         self._answers[node] = answer
         return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
 
-    def kept(self, batch_id: int, watermark: int | None) -> Kept:
+    def kept(self, batch_id: int, watermark: int | None) -> StateResult:
         """What the nodes answered, together."""
         answers = self._answers.values()
         runs = together(answer.runs for answer in answers)
-        return Kept(
+        return StateResult(
             manifest=StateManifest(batch_id, self.route.groups, watermark, self._tables, runs),
             late=sum(answer.stats.get("late", 0) for answer in answers),
             wire=sum(answer.stats.get("wire", 0) for answer in answers),
