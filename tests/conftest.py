@@ -108,7 +108,11 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
     """Run a pipeline until it is done, with a short interval and its checkpoint in `tmp_path`."""
 
     def go(
-        pipeline: tg.Pipeline, *, listeners: Sequence[Listener] = (), **overrides: Any
+        pipeline: tg.Pipeline,
+        *,
+        listeners: Sequence[Listener] = (),
+        take_over: bool = False,
+        **overrides: Any,
     ) -> tuple[Summary, list[tg.BatchProgress]]:
         settings = {
             "engine.interval": "100 ms",
@@ -119,7 +123,9 @@ def run(spark: SparkSession, tmp_path: Path) -> Run:
         }
         told: list[tg.BatchProgress] = []
         effective = config.load(code=pipeline.config, environ={}, overrides=settings)
-        summary = pipeline.run(config=effective, listeners=[told.append, *listeners], until_done=True)
+        summary = pipeline.run(
+            config=effective, listeners=[told.append, *listeners], until_done=True, take_over=take_over
+        )
         return summary, told
 
     return go

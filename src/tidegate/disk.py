@@ -4,12 +4,16 @@ one out can be found out by a simulated disk.
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)
 
 
 class File:
@@ -54,7 +58,13 @@ class Disk:
 
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name; FileExistsError when it is taken. Of racing ones exactly one wins."""
-        os.link(source, target)
+        try:
+            os.link(source, target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            problem = f"there are no hard links here ({error.strerror}); use a folder on another file system"
+            raise OSError(error.errno, problem) from error
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, in place of what had it."""

@@ -22,6 +22,7 @@ from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.inspection import Inspection
+from tidegate.run.savepoint import save
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local, Remote
 from tidegate.state.node.shard import Shard
@@ -330,6 +331,13 @@ def test_verify_finds_a_flipped_bit_in_the_place_of_the_log(checkpoint: Path) ->
     said = problems(checkpoint)
     assert "state.json cannot be read: its checksum does not match" in said
     assert ".run" not in said, "the runs are looked at all the same"
+
+
+def test_verify_misses_the_place_of_the_log(checkpoint: Path, tmp_path: Path) -> None:
+    save(checkpoint, tmp_path / "saved", settle=0)
+    assert tidegate("state", "verify", tmp_path / "saved").exit_code == 0, "no run has used it"
+    (checkpoint / "state.json").unlink()
+    assert "state.json cannot be read: [Errno 2]" in problems(checkpoint)
 
 
 def test_verify_compares_what_spark_says_of_a_batch_with_the_ledger(checkpoint: Path) -> None:

@@ -203,3 +203,15 @@ def test_what_was_there_is_durable_before_a_record_follows_it(tmp_path: Path) ->
     Ledger(tmp_path).take_over()
     Ledger(tmp_path, Watched()).take_over()
     assert done == ["sync", "link", "sync"]
+
+
+def test_names_of_new_folders_are_durable(tmp_path: Path) -> None:
+    synced: list[Path] = []
+
+    class Watched(Disk):
+        def sync_folder(self, folder: Path) -> None:
+            synced.append(folder)
+            super().sync_folder(folder)
+
+    Ledger(tmp_path / "job" / "ledger", Watched()).take_over()
+    assert synced == [tmp_path, tmp_path / "job", tmp_path / "job" / "ledger"]

@@ -9,7 +9,7 @@ import pytest
 import tidegate as tg
 from tidegate.errors import CheckpointError
 from tidegate.pipeline.plan import Plan
-from tidegate.run.checkpoint import find, open_folder, open_log
+from tidegate.run.checkpoint import check_owner, find, make_folder, open_log
 
 
 def test_in_the_checkpoint_unless_told(tmp_path: Path) -> None:
@@ -44,14 +44,14 @@ def reading(folder: str) -> Plan:
 
 
 def test_a_mistake_before_the_first_batch_leaves_nothing_to_undo(tmp_path: Path) -> None:
-    place = str(tmp_path / "checkpoint")
-    open_folder(place, reading("typo"))
-    folder = open_folder(place, reading("in"))
+    folder = make_folder(str(tmp_path / "checkpoint"))
+    check_owner(folder, reading("typo"))
+    check_owner(folder, reading("in"))
     (folder / "spark" / "offsets").mkdir(parents=True)
     (folder / "spark" / "offsets" / "0").touch()  # Spark has planned a batch
     with pytest.raises(CheckpointError, match=r"with sources .*/in\), and this is .*/other"):
-        open_folder(place, reading("other"))
-    open_folder(place, reading("in"))
+        check_owner(folder, reading("other"))
+    check_owner(folder, reading("in"))
 
 
 @pytest.mark.parametrize("address", ["{}", "file:{}", "file://{}"])

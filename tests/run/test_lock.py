@@ -15,6 +15,7 @@ import tidegate as tg
 from tidegate import config
 from tidegate.cli.main import app
 from tidegate.errors import InUseError
+from tidegate.run.checkpoint import check_owner
 from tidegate.run.lock import DriverLock, locked
 
 JOB = """
@@ -52,19 +53,43 @@ def test_a_driver_that_was_killed_leaves_nothing_to_clean_up(tmp_path: Path) -> 
         assert second.acquire()
 
 
-def test_one_that_insists_has_the_lock_once_it_has_seized_it(tmp_path: Path) -> None:
+def test_one_that_insists_has_the_lock_once_it_has_claimed_it(tmp_path: Path) -> None:
     first, third = DriverLock(tmp_path), DriverLock(tmp_path)
     assert first.acquire()
     with locked(tmp_path, take_over=True) as second:
         # It may still fail: up to here the first one has lost nothing.
-        first.release()
-        assert first.acquire()
-        second.seize()
+        assert first.is_held()
+        second.claim()
+        assert (first.is_held(), second.is_held()) == (False, True)
         assert not third.acquire()
         first.release()
         assert not third.acquire()
     assert third.acquire()
     third.release()
+
+
+def test_one_that_lost_the_lock_while_it_started_is_refused(tmp_path: Path) -> None:
+    with locked(tmp_path, take_over=False) as first, locked(tmp_path, take_over=True) as second:
+        second.claim()
+        with pytest.raises(InUseError):
+            first.claim()
+        assert second.is_held()
+
+
+def test_the_last_of_two_that_insist_has_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path, take_over=True) as first, locked(tmp_path, take_over=True) as second:
+        second.claim()
+        first.claim()
+        assert (first.is_held(), second.is_held()) == (True, False)
+
+
+def test_a_process_that_was_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with locked(tmp_path, take_over=False) as first:
+        assert first._file is not None
+        inherited = os.dup(first._file.fileno())
+    with locked(tmp_path, take_over=False) as second:
+        assert second.is_held()
+    os.close(inherited)
 
 
 def test_a_run_on_a_checkpoint_in_use_is_refused_before_spark_starts(tmp_path: Path) -> None:
@@ -74,6 +99,20 @@ def test_a_run_on_a_checkpoint_in_use_is_refused_before_spark_starts(tmp_path: P
     overrides = {"engine.checkpoint": str(tmp_path), "spark.master": "nowhere"}
     with locked(tmp_path, take_over=False), pytest.raises(InUseError):
         p.run(config=config.load(environ={}, overrides=overrides), listeners=[])
+
+
+def test_a_run_that_is_refused_leaves_the_checkpoint_to_the_pipeline_that_has_it(tmp_path: Path) -> None:
+    """It waits for its first rows: by what is there, it might as well have never run."""
+    running = tg.Pipeline("running")
+    running.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())
+    check_owner(tmp_path, running.plan())
+    before = (tmp_path / "pipeline.json").read_bytes()
+    other = tg.Pipeline("other")
+    other.source(tg.sources.Sensors(rows=10)).sink(tg.sinks.Discard())
+    settings = config.load(environ={}, overrides={"engine.checkpoint": str(tmp_path)})
+    with locked(tmp_path, take_over=False), pytest.raises(InUseError):
+        other.run(config=settings, listeners=[])
+    assert (tmp_path / "pipeline.json").read_bytes() == before
 
 
 def test_the_command_says_how_to_insist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from tests.run.readings import sensors
 from tidegate.control.controls import Controls
 from tidegate.errors import CheckpointError, ControlError, PipelineError, SinkError
 from tidegate.rescale.model import Ask
+from tidegate.run.lock import DriverLock
 from tidegate.run.runner import Runner
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 
@@ -115,6 +116,21 @@ def test_a_checkpoint_that_does_not_fit_leaves_no_sink_open(run: Run, tmp_path: 
     with pytest.raises(CheckpointError, match="has its runs in"):
         run(pipeline(sink), state__log=str(tmp_path / "elsewhere"))
     assert sink.log == ["opened", "closed"]
+
+
+def test_another_driver_is_shut_out_only_by_one_that_has_the_lock(run: Run, tmp_path: Path) -> None:
+    """What is started again in the place of the first one, which ends, finds the lock taken."""
+    checkpoint, found = tmp_path / "checkpoint", []
+    checkpoint.mkdir()
+    first, third = DriverLock(checkpoint), DriverLock(checkpoint)
+
+    def first_ends() -> None:
+        first.release()
+        found.append(third.acquire())
+
+    assert first.acquire()
+    run(pipeline(Watched(on_recover=first_ends)), take_over=True)
+    assert found == [False]
 
 
 def test_nodes_that_do_not_start_leave_no_sink_open(run: Run, tmp_path: Path) -> None:

@@ -80,6 +80,18 @@ def test_state_that_went_with_its_nodes_is_told(folder: Path, tmp_path: Path) ->
         preflight.check_state(counting(folder).plan(), tmp_path / "lost")
 
 
+def test_a_ledger_without_its_newest_record_is_told_and_left_as_it_is(folder: Path, checkpoint: Path) -> None:
+    ledger = checkpoint / "ledger"
+    (checkpoint / "spark/commits").mkdir(parents=True)
+    (checkpoint / "spark/commits/0").touch()
+    preflight.check_state(counting(folder).plan(), checkpoint)
+    max(ledger.glob("*.json")).unlink()
+    before = sorted(ledger.iterdir())
+    with pytest.raises(CheckpointError, match="newest records of the ledger are missing"):
+        preflight.check_state(counting(folder).plan(), checkpoint)
+    assert sorted(ledger.iterdir()) == before
+
+
 def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(
         CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"

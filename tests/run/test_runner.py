@@ -6,9 +6,10 @@ import json
 import shutil
 import statistics
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,9 +19,10 @@ import pytest
 import tidegate as tg
 from tests.conftest import Run
 from tidegate import config
-from tidegate.errors import BatchError, CheckpointError, ListenerError
+from tidegate.errors import BatchError, CheckpointError, FencedError, ListenerError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
+from tidegate.run.lock import locked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -392,6 +394,21 @@ def test_a_pipeline_that_cannot_start_disturbs_nobody(run: Run, tmp_path: Path) 
     ledger.append(Entry(0, ledger.generation, {}, {}, {}))
 
 
+def test_a_driver_without_rows_ends_when_another_one_takes_over(spark: SparkSession, tmp_path: Path) -> None:
+    p = tg.Pipeline("idle")
+    p.source(sensors(10)).sink(tg.sinks.Discard())
+    settings = config.load(environ={}, overrides={"engine.checkpoint": str(tmp_path)})
+    committed = Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(p.run, config=settings, listeners=[lambda _: committed.set()], duration=30)
+        assert committed.wait(60)
+        with locked(tmp_path, take_over=True) as lock:
+            lock.claim()
+            Ledger(tmp_path / "ledger").take_over()
+            with pytest.raises(FencedError, match="another driver has taken over"):
+                running.result()
+
+
 def test_a_listener_that_raises_ends_the_run_after_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     def grumble(progress: tg.BatchProgress) -> None:
         raise KeyError("no such metric")
@@ -461,9 +478,11 @@ def test_no_row_is_lost_when_sparks_own_checkpoint_is_deleted_restored_or_torn(
     upto(4000)
     assert same(tg.read(tmp_path / "out"), expected(4000))
     # What the ledger has lost nobody can give back: that is what is said, not that the output is to blame.
-    max((tmp_path / "checkpoint/ledger").glob("*.json")).unlink()
+    newest = max((tmp_path / "checkpoint/ledger").glob("*.json"))
+    newest.unlink()
     with pytest.raises(CheckpointError, match="newest records of the ledger are missing"):
         upto(4000)
+    assert not newest.exists(), "nothing takes its place, so that it can be restored"
 
 
 def test_a_file_source_without_its_list_of_files_is_refused(run: Run, tmp_path: Path) -> None:

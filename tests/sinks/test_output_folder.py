@@ -20,7 +20,7 @@ from tidegate.errors import SinkError
 from tidegate.sinks import compaction, output_copy
 from tidegate.sinks.committed import verify
 from tidegate.sinks.compaction import Compaction, due
-from tidegate.sinks.files import _Writer
+from tidegate.sinks.files import Files, _Writer
 from tidegate.sinks.manifest import Span, effective
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, Receipt
@@ -208,8 +208,9 @@ def test_place_without_hard_links_is_refused_at_the_start(
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", link)
-    with pytest.raises(SinkError, match=r"no hard links .*another file system"):
-        OutputFolder(tmp_path / "out").prepare()
+    with pytest.raises(SinkError, match=r"cannot write to .*/out: .*no hard links .*another file system"):
+        Files(tmp_path / "out").check()
+    assert not list(tmp_path.rglob(".probe*"))
 
 
 def test_files_that_are_not_committed_are_out_of_sight(folder: OutputFolder) -> None:
@@ -221,7 +222,46 @@ def test_files_that_are_not_committed_are_out_of_sight(folder: OutputFolder) -> 
     assert seen_by_others(folder) == [0, 1, 2, 3, 4]
 
 
+def test_what_a_power_cut_took_out_of_sight_is_shown_again(folder: OutputFolder) -> None:
+    """Links are not waited for: those of the last batches may be gone."""
+    receipt = publish(folder, range(4))
+    for path in sorted(folder.root.glob("*.parquet"))[1:3]:
+        path.unlink()
+    opened(folder, 3, receipt)
+    assert seen_by_others(folder) == [0, 1, 2, 3]
+
+
 # Compaction
+
+
+def test_links_are_durable_before_a_compacted_manifest_stands_for_their_batches(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(folder, range(4))
+    monkeypatch.setattr(compaction, "FAN_IN", 4)
+    happened: list[str] = []
+    sync, link, remove = Disk.sync_folder, Disk.link, Disk.remove
+
+    def syncing(disk: Disk, place: Path) -> None:
+        sync(disk, place)
+        happened.append(f"sync {place.name}")
+
+    def linking(disk: Disk, source: Path, target: Path) -> None:
+        link(disk, source, target)
+        happened.append(f"link {target.name if target.parent == folder.manifests else target.parent.name}")
+
+    def removing(disk: Disk, path: Path) -> None:
+        remove(disk, path)
+        happened.append(f"remove {path.name}")
+
+    monkeypatch.setattr(Disk, "sync_folder", syncing)
+    monkeypatch.setattr(Disk, "link", linking)
+    monkeypatch.setattr(Disk, "remove", removing)
+    Compaction(folder, target=1 << 20).run()
+    compacted_at, merged_at = happened.index(f"link {Span(0, 3).name}"), happened.index("link out")
+    removed_at = happened.index(f"remove {Span(0, 0).name}")
+    assert "sync out" in happened[:compacted_at]
+    assert "sync out" in happened[merged_at:removed_at]
 
 
 def test_effective_manifests_are_those_that_no_other_stands_for() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tidegate.errors import CheckpointError
 from tidegate.ledger.records import Cut, Entry
@@ -27,7 +28,7 @@ def reconcile(spark: CheckpointFiles, last: Entry | None, sources: Sequence[str]
     are gone.
     """
     committed = last.batch_id if last else -1
-    check_ahead(spark, committed)
+    check_ahead(spark.folder, spark.finished(), committed)
     cuts = [last.cut.get(name, _UNKNOWN) for name in sources] if last else [_UNKNOWN] * len(sources)
     starts, ends = [cut.start for cut in cuts], [cut.end for cut in cuts]
     for number, name in enumerate(sources):
@@ -50,14 +51,13 @@ def reconcile(spark: CheckpointFiles, last: Entry | None, sources: Sequence[str]
     spark.tidy(ends)
 
 
-def check_ahead(spark: CheckpointFiles, committed: int) -> None:
+def check_ahead(spark: Path, finished: int, committed: int) -> None:
     """Raise CheckpointError when Spark has finished a batch that the ledger does not have."""
-    finished = max(spark.newest("commits"), spark.newest("offsets") - 1)
     if finished > committed:
         has = f"ends with batch {committed}" if committed >= 0 else "has no batch"
         raise CheckpointError(
             f"the newest records of the ledger are missing: it {has}, but according to Spark's own record in "
-            f"{spark.folder} batch {finished} was committed. The output of the pipeline is not at fault, so "
+            f"{spark} batch {finished} was committed. The output of the pipeline is not at fault, so "
             "leave it as it is: restore the whole checkpoint from one copy, or go back to a savepoint"
         )
 

@@ -144,7 +144,10 @@ class Ledger:
         try:
             return parse(self._disk.read(path))
         except (OSError, ValueError) as error:
-            raise CheckpointError(f"cannot read the ledger's record {path}: {error}") from error
+            raise CheckpointError(
+                f"cannot read the ledger's record {path}: {error}. Restore the checkpoint from a copy, or "
+                "start from a savepoint"
+            ) from error
 
 
 def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
@@ -183,8 +186,10 @@ def _missing(folder: Path) -> set[Path]:
 def started_with(folder: Path) -> int | None:
     """The batch that a ledger was made with, as that of a savepoint is; None for another ledger, or when that
     batch is forgotten. Raises ValueError or OSError for a record that cannot be read."""
-    path = folder / f"{0:012d}.json"
-    record = decode(path.read_bytes()) if path.exists() else None
+    try:
+        record = decode((folder / f"{0:012d}.json").read_bytes())
+    except FileNotFoundError:
+        return None
     return record.batch_id if isinstance(record, Entry) else None
 
 

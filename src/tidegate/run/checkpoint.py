@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+from tidegate.disk import DISK
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.atomic import create, replace
 from tidegate.ledger.ledger import Ledger
@@ -29,9 +30,19 @@ from tidegate.state.log.storage import Storage, open_storage
 from tidegate.translation.handover import numbered_sources
 
 
-def open_folder(place: str, plan: Plan) -> Path:
-    """The folder, created when missing. Raises CheckpointError when other sources have been read into it."""
+def make_folder(place: str) -> Path:
+    """The folder, created when missing. CheckpointError when it cannot be."""
     folder = _local(place)
+    try:
+        DISK.make_folder(folder)
+    except OSError as error:
+        raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
+    return folder
+
+
+def check_owner(folder: Path, plan: Plan) -> None:
+    """Raise CheckpointError when other sources have been read into it. One into which nothing has been read
+    is this plan's from now on: so nobody else must be about to."""
     mine = {
         "pipeline": plan.name,
         # Spark keeps offsets by number, so their order counts.
@@ -51,7 +62,6 @@ def open_folder(place: str, plan: Plan) -> Path:
             f"{_shown(theirs['sources'])}, and this is {plan.name!r} with {_shown(mine['sources'])}; "
             "use another checkpoint folder, or undo the change to resume from this one"
         )
-    return folder
 
 
 def find(place: str | Path) -> tuple[Path, str]:
@@ -103,11 +113,11 @@ def open_log(folder: Path, place: str | None) -> LogPlace:
     return LogPlace(place, mine["id"])
 
 
-def check_log(folder: Path) -> None:
-    """Raise CheckpointError when `state.json` is damaged, or the log that it names is not of this checkpoint.
-    One that no run has used has none."""
+def check_log(folder: Path, *, used: bool) -> None:
+    """Raise CheckpointError when `state.json` is damaged, or missing though a run has kept state here
+    (`used`), or the log that it names is not of this checkpoint."""
     label = folder / "state.json"
-    if not label.exists():
+    if not used and not label.exists():
         return
     found = _read(label, "log", "id")
     if found["log"] is not None and f"{found['id']}.owner" not in open_storage(found["log"]).names():

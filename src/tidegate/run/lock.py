@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
@@ -25,15 +25,18 @@ _NAME = "driver.lock"
 
 
 class DriverLock:
-    """The lock of one run, held or about to be seized."""
+    """The lock of one run. With `take_over`, `claim` takes it from whoever has it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, take_over: bool = False) -> None:
         self._folder = folder
+        self._take_over = take_over
         self._path = folder / _NAME
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
         """Hold the lock; False when another driver does."""
+        if not self.is_held():
+            self.release()
         while self._file is None:
             file = self._path.open("a+b")
             try:
@@ -46,17 +49,32 @@ class DriverLock:
             if self._is_current(file):
                 self._file = file
                 self._sign(file)
-            else:  # Somebody has seized it between the two steps.
+            else:  # Somebody has claimed it between the two steps.
                 file.close()
         return True
 
-    def seize(self) -> None:
-        """Hold the lock whoever does: that one keeps a file that is no longer the lock."""
+    def claim(self) -> None:
+        """Hold the lock from now on, right before the ledger shuts out other drivers. Whoever had it keeps a
+        file that is no longer the lock.
+
+        Raises InUseError when another driver has it, as one that insists may have since `acquire`.
+        """
         while not self.acquire():
+            if not self._take_over:
+                raise self._in_use()
             self._path.unlink(missing_ok=True)
+
+    def is_held(self) -> bool:
+        """Whether this run has the lock, and nobody has taken it as far as one can see."""
+        try:
+            return self._file is not None and self._is_current(self._file)
+        except OSError:
+            return True
 
     def release(self) -> None:
         if self._file is not None:
+            with suppress(OSError):  # To close it is not enough if a process was forked meanwhile.
+                fcntl.flock(self._file, fcntl.LOCK_UN)
             self._file.close()
             self._file = None
 
@@ -80,32 +98,30 @@ class DriverLock:
         file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "since": since}).encode())
         file.flush()
 
+    def _in_use(self) -> InUseError:
+        pid, host, since = self.holder() or (None, None, None)
+        who = f"process {pid} on {host}, since {since}" if pid else "it has not named its process yet"
+        return InUseError(
+            f"a driver is running on the checkpoint {self._folder}: {who}. Stop it first "
+            f"(`tidegate stop {self._folder}`), or start with --take-over to put this one in its place",
+            pid=pid,
+            host=host,
+        )
+
 
 @contextmanager
 def locked(folder: Path, *, take_over: bool) -> Iterator[DriverLock]:
     """The lock of a checkpoint until the end of the block.
 
-    When another driver has it, raises InUseError; with `take_over`, whoever enters has to `seize` it once
-    the ledger has shut the other one out.
+    When another driver has it, raises InUseError; with `take_over` that one keeps it until `claim`, so
+    whoever enters may still fail and leave it alone.
     """
-    lock = DriverLock(folder)
+    lock = DriverLock(folder, take_over=take_over)
     try:
         try:
-            if not lock.acquire() and not take_over:
-                raise _in_use(folder, lock.holder())
+            lock.acquire() if take_over else lock.claim()
         except OSError as error:
             raise CheckpointError(f"cannot use the checkpoint {folder}: {error}") from error
         yield lock
     finally:
         lock.release()
-
-
-def _in_use(folder: Path, holder: tuple[int, str, str] | None) -> InUseError:
-    pid, host, since = holder or (None, None, None)
-    who = f"process {pid} on {host}, since {since}" if holder else "it has not named its process yet"
-    return InUseError(
-        f"a driver is running on the checkpoint {folder}: {who}. Stop it first (`tidegate stop {folder}`), "
-        "or start with --take-over to put this one in its place",
-        pid=pid,
-        host=host,
-    )

@@ -24,6 +24,7 @@ from tidegate.ledger.records import Entry
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.run import recovery
+from tidegate.run.lock import DriverLock
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.task import hot_keys
@@ -39,6 +40,7 @@ class Opened:
     config: Config
     folder: Path
     """The checkpoint."""
+    lock: DriverLock
     dead_letters: Path
     spark: SparkSession
     interval: float
@@ -63,12 +65,19 @@ class Opened:
 
 @contextmanager
 def opened(
-    plan: Plan, config: Config, folder: Path, spark: SparkSession, cluster: Cluster, *, steered: bool
+    plan: Plan,
+    config: Config,
+    folder: Path,
+    lock: DriverLock,
+    spark: SparkSession,
+    cluster: Cluster,
+    *,
+    steered: bool,
 ) -> Iterator[Opened]:
     """Open a plan on its checkpoint, and close it at the end of the block.
 
-    Up to `take_over` nothing disturbs a driver that runs on the same checkpoint. `steered`: somebody may ask
-    for a rescale.
+    Up to `claim` nothing disturbs a driver that runs on the same checkpoint. `steered`: somebody may ask for
+    a rescale.
     """
     interval = seconds(config.engine.interval)
     parallelism = config.engine.parallelism or spark.sparkContext.defaultParallelism
@@ -90,6 +99,8 @@ def opened(
         translation.check(outputs.writers)
         recovery.check(folder, ledger, translation, config)
         # Nothing can be wrong with the pipeline any more: only now is another driver shut out.
+        # The lock first: what is started again in the place of that one must find it taken.
+        lock.claim()
         ledger.take_over()
         last = ledger.last
         reconcile(CheckpointFiles(folder / "spark"), last, [step.name for step in translation.sources])
@@ -119,6 +130,7 @@ def opened(
             plan=plan,
             config=config,
             folder=folder,
+            lock=lock,
             dead_letters=dead_letters,
             spark=spark,
             interval=interval,

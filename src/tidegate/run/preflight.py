@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from tidegate.batch.reconciliation import check_ahead
 from tidegate.errors import PipelineError, SinkError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.run.recovery import check_durable
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.table.evolution import check_meaning, check_steps
 
 log = logging.getLogger(__name__)
@@ -31,9 +33,12 @@ def check_places(plan: Plan) -> None:
 
 
 def check_state(plan: Plan, folder: Path) -> None:
-    """Raise a CheckpointError when a checkpoint has lost its state, or has that of other steps. To compare
-    their columns takes Spark's analyser."""
+    """Raise a CheckpointError when a checkpoint has lost its state or the end of its ledger, or has the
+    state of other steps. To compare their columns takes Spark's analyser."""
+    spark = folder / "spark"
+    finished = CheckpointFiles(spark).finished()  # Before the ledger: a driver may be at work.
     last = Ledger(folder / "ledger").last
+    check_ahead(spark, finished, last.batch_id if last else -1)
     check_durable(folder, last)
     if last is not None and last.state is not None:
         check_steps(last.state.tables, plan.meaning, folder)

@@ -60,16 +60,16 @@ def run(
     """
     faults.enter("driver")
     preflight.check_places(plan)
-    folder = checkpoints.open_folder(config.engine.checkpoint.format(pipeline=plan.name), plan)
-    preflight.check_state(plan, folder)
+    folder = checkpoints.make_folder(config.engine.checkpoint.format(pipeline=plan.name))
     with ExitStack() as stack:
         lock = stack.enter_context(locked(folder, take_over=take_over))
+        checkpoints.check_owner(folder, plan)
+        preflight.check_state(plan, folder)
         computing = stack.enter_context(compute.opened(plan, config))
         steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(
-            opening.opened(plan, config, folder, computing.spark, computing.cluster, steered=steered)
+            opening.opened(plan, config, folder, lock, computing.spark, computing.cluster, steered=steered)
         )
-        lock.seize()
         runner = Runner(opened, listeners, until_done=until_done)
         stack.callback(runner.controls.end)
         if config.control.enabled:
@@ -192,7 +192,8 @@ class Runner:
         if self._rescaler is not None and self._rescaler.restarted():
             drain_listener_bus(self._spark)
             return True
-        self._check_replaced(error)
+        if replaced := self._replaced():
+            raise replaced from error
         last = self._batches.ledger.last
         committed = last.batch_id if last else -1
         self._lost.append(committed)
@@ -265,6 +266,8 @@ class Runner:
             if now - looked >= _POLL:
                 if not query.isActive:
                     return
+                if not self._opened.lock.is_held() and (replaced := self._replaced()):
+                    self.fail(replaced)  # Without rows, nothing else would tell.
                 looked = now
             if duration is not None and self._began is not None and now >= self._began + duration:
                 self.stop("duration")
@@ -289,18 +292,20 @@ class Runner:
             failure = QueryError(f"Spark ended the query {self._plan.name!r}: {reason(error)}")
             failure.__cause__ = error
         if failure is not None:
-            self._check_replaced(failure)
+            if not isinstance(failure, FencedError) and (replaced := self._replaced()):
+                raise replaced from failure
             raise failure
 
-    def _check_replaced(self, failure: BaseException) -> None:
-        """Raise FencedError when another driver has taken over: then Spark's log, an output or a run of the
-        state has changed under this one, and that is all that the failure means."""
-        mine, newest = self._batches.ledger.generation, Ledger(self._checkpoint.parent / "ledger").generation
-        if newest > mine and not isinstance(failure, FencedError):
-            raise FencedError(
-                f"another driver has taken over this checkpoint (generation {newest}) from this one "
-                f"(generation {mine}); only one can run at a time"
-            ) from failure
+    def _replaced(self) -> FencedError | None:
+        """What to end with when another driver has taken over: then Spark's log, an output or a run of the
+        state has changed under this one, and that is all that any failure means."""
+        mine, newest = self._batches.ledger.generation, Ledger(self._opened.folder / "ledger").generation
+        if newest <= mine:
+            return None
+        return FencedError(
+            f"another driver has taken over this checkpoint (generation {newest}) from this one "
+            f"(generation {mine}); only one can run at a time"
+        )
 
     def runs(self, run_id: str) -> bool:
         """Whether that is the query of this run."""
@@ -319,7 +324,7 @@ class Runner:
         if outcome.batch_id == self._final:
             self.stop("done")
 
-    def fail(self, failure: TidegateError, cause: Exception) -> None:
+    def fail(self, failure: TidegateError, cause: Exception | None = None) -> None:
         """End the run with this error once its batch is through."""
         failure.__cause__ = cause
         self._failure = self._failure or failure

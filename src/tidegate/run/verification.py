@@ -36,12 +36,17 @@ def problems(folder: Path) -> list[Problem]:
     found: list[Problem] = []
     for _ in range(_TRIES):
         entries, damaged = ledger.read(folder / "ledger")
-        found = [*_of_ledger(folder / "ledger"), *_of_log(folder)]
-        found += _of_spark(folder / "spark", entries, whole=not damaged)
+        mine: list[Entry] = []
         if not damaged:
-            # What a savepoint was taken of goes on in its own outputs.
+            # What a savepoint was taken of goes on elsewhere.
             copied = ledger.started_with(folder / "ledger")
-            found += _of_outputs([entry for entry in entries if entry.batch_id != copied])
+            mine = [entry for entry in entries if entry.batch_id != copied]
+        found = [
+            *_of_ledger(folder / "ledger"),
+            *_of_log(folder, used=any(entry.state for entry in mine)),
+            *_of_spark(folder / "spark", entries, whole=not damaged),
+            *_of_outputs(mine),
+        ]
         now, _ = ledger.read(folder / "ledger")
         if not found or [entry.batch_id for entry in now[:1]] == [entry.batch_id for entry in entries[:1]]:
             break
@@ -56,9 +61,9 @@ def _of_ledger(folder: Path) -> Iterator[Problem]:
         yield Problem(str(folder), str(error))
 
 
-def _of_log(folder: Path) -> Iterator[Problem]:
+def _of_log(folder: Path, *, used: bool) -> Iterator[Problem]:
     try:
-        check_log(folder)
+        check_log(folder, used=used)
     except CheckpointError as error:
         yield Problem(str(folder / "state.json"), str(error))
 
@@ -68,7 +73,7 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
     spark = CheckpointFiles(folder)
     try:
         if whole:  # Otherwise what seems to be missing is told already.
-            check_ahead(spark, entries[0].batch_id if entries else -1)
+            check_ahead(folder, spark.finished(), entries[0].batch_id if entries else -1)
     except CheckpointError as error:
         yield Problem(str(folder), str(error))
     for entry in entries[:2]:

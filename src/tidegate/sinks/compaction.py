@@ -72,7 +72,7 @@ class Compaction:
     def _compact(self, parts: Sequence[OutputManifest]) -> None:
         files = [name for part in parts for name in part.files]
         if self.target is None:
-            self.folder.append(OutputManifest.compacted(parts, files))
+            self._append(OutputManifest.compacted(parts, files))
             return
         span = Span(parts[0].header.first, parts[-1].header.last)
         draft = self.folder.staged / f"{_DRAFT}{span}-{uuid4().hex[:8]}"
@@ -83,7 +83,12 @@ class Compaction:
             self._drop(draft, keep=())
             raise
         record = OutputManifest.compacted(parts, files)
-        self._drop(draft, keep=record.files if self.folder.append(record) else ())
+        self._drop(draft, keep=record.files if self._append(record) else ())
+
+    def _append(self, record: OutputManifest) -> bool:
+        # From then on no start looks whether the data files of these batches are in sight.
+        DISK.sync_folder(self.folder.root)
+        return self.folder.append(record)
 
     def _merge(self, files: list[str], draft: Path) -> None:
         """Put merged files in the place of small ones. Those that are new have a second name in `draft`."""
@@ -117,7 +122,7 @@ class Compaction:
                 # That driver may be alive, and about to create this manifest: be the first.
                 parts = self._loaded(group)
                 files = [name for part in parts for name in part.files]
-                self.folder.append(OutputManifest.compacted(parts, files))
+                self._append(OutputManifest.compacted(parts, files))
             holder = next(other for other in effective(self.folder.spans()) if other.holds(span))
             self._drop(draft, keep=self.folder.load(holder).files)
 
@@ -137,6 +142,7 @@ class Compaction:
             before = {name for other in covered for name in self.folder.load(other).files}
             self.folder.show(files - before)
             self._replace(span, sorted(before - files))
+            DISK.sync_folder(self.folder.root)  # After that, nothing tells what was to be in sight.
             for other in covered:
                 DISK.remove(self.folder.manifests / other.name)
 

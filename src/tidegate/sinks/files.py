@@ -174,8 +174,11 @@ class _Writer(SinkWriter):
         if newest is not None:
             self._check_owner(newest, committed)
             self._newest = newest.link
-            # The driver may have ended after the manifest, before its files were in sight.
-            self._folder.show(self._folder.load(newest.span).files)
+            # The driver may have ended after the newest manifest, before its files were in sight; and a power
+            # cut may take those of batches that are not compacted yet out of sight again.
+            for header in headers:
+                if header is newest or header.first == header.last:
+                    self._folder.show(self._folder.load(header.span).files)
         if receipt and (newest is None or newest.last < committed):
             self._publish_again(committed, receipt)
         for folder in self._folder.staged.glob("[0-9]*-*-*"):

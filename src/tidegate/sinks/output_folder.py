@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -24,7 +23,6 @@ from tidegate.sinks import manifest
 from tidegate.sinks.manifest import Header, OutputManifest, Span
 
 _T = TypeVar("_T")
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _DATA = re.compile(r"(\d{12})-.+\.(parquet|json)")
 _LOOKS = 100
 """Compaction may replace manifests while they are read: one is missing if it is so at two looks between which
@@ -40,20 +38,14 @@ class OutputFolder:
         self.replaced = root / "_tidegate" / "replaced"
 
     def prepare(self) -> None:
-        """Have all folders. Raises OSError, or SinkError if files cannot have second names here."""
+        """Have all folders. Raises OSError when they cannot be written, or files cannot have second names."""
         for folder in (self.manifests, self.data, self.staged):
             DISK.make_folder(folder)
         probe = self.staged / f".probe-{uuid4().hex}"
         other = self.root / probe.name
         try:
             DISK.create(probe).close()
-            try:
-                DISK.link(probe, other)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                problem = f"{self.root} cannot hold output, because it has no hard links ({error.strerror})"
-                raise SinkError(f"{problem}: use a folder on another file system") from error
+            DISK.link(probe, other)
         finally:
             DISK.remove(other)
             DISK.remove(probe)

@@ -44,6 +44,10 @@ class CheckpointFiles:
         names = self.disk.names(self.folder / kind)
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    def finished(self) -> int:
+        """The last batch that is over, noted as such or followed by another; -1 for none."""
+        return max(self.newest("commits"), self.newest("offsets") - 1)
+
     def offsets(self, batch_id: int) -> list[Any] | None:
         """The end of the cut of a batch: one offset (or None) per source. None when it is not there or
         damaged."""
