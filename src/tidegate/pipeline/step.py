@@ -70,10 +70,10 @@ class Step:
         """Whether all its sources must have an event time."""
         return self.windows is not None
 
-    @property
-    def waits(self) -> float | None:
-        """Seconds that the watermark has to be past the event time of a row before all that follows from the
-        row has left; None for a step that waits for no watermark. Timers come on top."""
+    def waits_until(self, newest: int) -> int | None:
+        """The moment that the watermark has to be past before all has left that follows from rows with event
+        times up to `newest` (microseconds); None for a step that waits for no watermark. Timers come on top.
+        """
         return None
 
     @property
