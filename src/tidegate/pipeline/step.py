@@ -145,10 +145,10 @@ class SourceStep(Step):
     @property
     def fallible(self) -> bool:
         """A row with a time that is far ahead counts as one that could not be read."""
-        return self.source.fallible or self.is_clocked
+        return self.source.fallible or self.checks_times
 
     @property
-    def is_clocked(self) -> bool:
+    def checks_times(self) -> bool:
         """Whether event times that are far ahead are looked for: rows that are known by their offsets alone
         are made by the source itself."""
         return self.source.event_time is not None and not self.source.countable
