@@ -181,6 +181,7 @@ class ClusterError(TidegateError, RuntimeError):
 
 
 def _tell(error: Exception, story: Sequence[str]) -> None:
-    """Add what happened to the error's notes, which tracebacks and the command line show."""
+    """Have a traceback tell what happened, and end with the error again."""
     if story:
-        error.add_note("\n".join(("What happened before:", *(f"  {line}" for line in story))))
+        told = (f"  {line}" for line in story)
+        error.add_note("\n".join(("What happened before:", *told, f"{type(error).__name__}: {error}")))

@@ -70,10 +70,10 @@ class Step:
         """Whether all its sources must have an event time."""
         return self.windows is not None
 
-    @property
-    def waits(self) -> float | None:
-        """Seconds by which the watermark must pass the event time of a row before everything that follows
-        from the row, except timers, has been emitted; None for a step that does not wait for it."""
+    def waits_until(self, newest: int) -> int | None:
+        """The moment that the watermark must pass before everything has been emitted, except timers, that
+        follows from rows with event times up to `newest` (microseconds); None for a step that does not wait.
+        """
         return None
 
     @property
@@ -145,10 +145,10 @@ class SourceStep(Step):
     @property
     def fallible(self) -> bool:
         """A row with a time that is far ahead counts as one that could not be read."""
-        return self.source.fallible or self.checks_event_time
+        return self.source.fallible or self.checks_times
 
     @property
-    def checks_event_time(self) -> bool:
+    def checks_times(self) -> bool:
         """Whether event times that are far ahead are looked for: rows that are known by their offsets alone
         are made by the source itself."""
         return self.source.event_time is not None and not self.source.countable

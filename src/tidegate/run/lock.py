@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.errors import CheckpointError, InUseError
+from tidegate.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -125,3 +126,12 @@ def locked(folder: Path, *, take_over: bool) -> Iterator[DriverLock]:
         yield lock
     finally:
         lock.release()
+
+
+def take_over_stopped(ledger: Ledger, folder: Path) -> None:
+    """Shut out the drivers of a checkpoint that nobody runs on. CheckpointError when one has gone on all the
+    same, as it can where there are no locks."""
+    last = ledger.last
+    ledger.take_over()
+    if ledger.last is not last:
+        raise CheckpointError(f"a driver is running on the checkpoint {folder}; stop it first")

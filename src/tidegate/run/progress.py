@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 if TYPE_CHECKING:
     from tidegate.control.controls import Controls
 
+SILENCE = 10.0
+"""Seconds after which a source without rows is named: one that is silent for less may have little to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:

@@ -16,7 +16,7 @@ from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.checkpoint import find, find_log
-from tidegate.run.lock import locked
+from tidegate.run.lock import locked, take_over_stopped
 from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Log, Snapshot
@@ -30,10 +30,7 @@ _AT_ONCE = 16 << 20
 def times(checkpoint: str | Path) -> Entry:
     """The last committed batch, which has the event times of a checkpoint; CheckpointError for none."""
     folder, _ = find(checkpoint)
-    last = Ledger(folder / "ledger").last
-    if last is None:
-        raise CheckpointError(f"no batch has been committed to {folder}")
-    return last
+    return _last(Ledger(folder / "ledger"), folder)
 
 
 def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> int:
@@ -45,11 +42,12 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
     folder, _ = find(checkpoint)
     micros = round(to.timestamp() * 1e6)
     with locked(folder, take_over=False):
-        ledger, last = Ledger(folder / "ledger"), times(folder)
+        ledger = Ledger(folder / "ledger")
+        last = _last(ledger, folder)
         if last.watermark is None or last.watermark <= micros:
             found = moment(last.watermark) or "not known yet"
             raise CheckpointError(f"the watermark of {folder} is {found}; it can only be set back")
-        ledger.take_over()
+        take_over_stopped(ledger, folder)
         state = last.state
         if state is not None:
             storage = Log(find_log(folder, log), memory=_MEMORY, durable=True)
@@ -67,6 +65,12 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
             )
         )
         return last.batch_id
+
+
+def _last(ledger: Ledger, folder: Path) -> Entry:
+    if ledger.last is None:
+        raise CheckpointError(f"no batch has been committed to {folder}")
+    return ledger.last
 
 
 def _without_the_past(log: Log, manifest: StateManifest, name: str) -> StateManifest:

@@ -27,7 +27,7 @@ from tidegate.run import compute, opening, preflight, signals
 from tidegate.run.controls import RunControls
 from tidegate.run.lock import locked
 from tidegate.run.opening import Opened
-from tidegate.run.progress import Listener, SteeringListener
+from tidegate.run.progress import SILENCE, Listener, SteeringListener
 from tidegate.run.reporting import Reporting
 from tidegate.run.summary import StoppedBy, Summary, Tally
 from tidegate.spark import session
@@ -115,6 +115,7 @@ class Runner:
         """Its number, once it is planned. The run ends with it, even if a source has gone on meanwhile."""
         self._heard = time.monotonic()
         """When a batch last had rows, or the run began."""
+        self._silence_told = False
         self._free_since = time.time()
         """When the latest batch was over, or the run began."""
         self._adapted = -1
@@ -343,6 +344,19 @@ class Runner:
             self._pause.set()
         elif done:
             self.stop("done")
+        elif silent >= SILENCE and engine.idle is None:
+            self._warn_of_silence()
+
+    def _warn_of_silence(self) -> None:
+        """Say once that windows wait for rows. There is no batch whose progress could tell."""
+        if not self._silence_told and self._batches.open:
+            self._silence_told = True
+            log.warning(
+                "no rows for %g s from %s: what is open, such as windows, stays open until rows come. "
+                "`engine.idle` sets how long to wait for them",
+                SILENCE,
+                ", ".join(self._batches.watermark.graces),
+            )
 
 
 class _StopRequestedError(Exception):

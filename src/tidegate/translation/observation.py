@@ -41,7 +41,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
         return frame
     measures = [F.count(F.lit(1)).alias("rows")]
     if event_time is not None:
-        frame = _clocked(frame, event_time, ahead)
+        frame = _times_checked(frame, event_time, ahead)
         micros = F.when(F.col(REASON).isNull(), F.unix_micros(F.col(event_time)))
         measures.append(F.max(micros).alias("newest"))
         measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
@@ -51,7 +51,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
     return frame.observe(step.name, *measures)
 
 
-def _clocked(frame: DataFrame, event_time: str, ahead: str | None) -> DataFrame:
+def _times_checked(frame: DataFrame, event_time: str, ahead: str | None) -> DataFrame:
     """With RAW and REASON, also for rows with an event time that is more than `ahead` of the batch.
 
     In a streaming query the current time is that at which the batch was planned, also when it runs again.

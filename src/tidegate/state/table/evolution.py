@@ -46,8 +46,8 @@ def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint:
 def check_meaning(before: Meaning, now: Meaning, checkpoint: Path) -> None:
     """Raise CheckpointError where the same columns would stand for something else."""
     for step, parts in before.items():
-        for part, text in parts.items():
-            found = now.get(step, {}).get(part, text)
+        for part, text in parts.items() if step in now else ():
+            found = now[step].get(part, "nothing")
             if found != text:
                 raise _changed(step, f"had {text} for {part!r} and now has {found}", checkpoint)
 
