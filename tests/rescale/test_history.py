@@ -116,3 +116,15 @@ def test_a_rescale_that_never_settles_keeps_its_first_batches_alone() -> None:
     assert len(history._tracked[1].during) == 1000
     record = history.get(1)
     assert (record.during, record.longest_gap) == (Latency(3.0, 6.0), 51.0)
+
+
+def test_of_one_that_is_over_only_the_record_is_kept() -> None:
+    """A thousand of them are remembered."""
+    history = steady()
+    asked(history, 104.5)
+    history.switched(1, 5, hold=False)
+    history.batch(batch(5, 105.0))
+    during = history.get(1).during
+    assert history._tracked[1].during
+    assert history.settled(1, now=106.0).during == during != Latency()
+    assert not history._tracked[1].during

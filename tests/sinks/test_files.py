@@ -160,6 +160,13 @@ def test_columns_that_cannot_be_written_are_found_before_the_start(
     assert staged(out) == []
 
 
+def test_columns_that_cannot_be_merged_are_found_before_the_start(out: Path, spark: SparkSession) -> None:
+    stream = spark.readStream.format("rate").load().selectExpr("interval '1' year as age")
+    with pytest.raises(SinkError, match="column age"):
+        tg.sinks.Files(out, compact_to="1 MB").open(spark, pipeline="test").check(stream)
+    tg.sinks.Files(out).open(spark, pipeline="test").check(stream)
+
+
 def test_publishing_files_that_are_gone_fails(
     out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:

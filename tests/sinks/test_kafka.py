@@ -200,6 +200,42 @@ def test_partitions_are_those_of_the_topic(
     assert again.write(numbers(0, 1), batch(0))["partitions"] == 4
 
 
+def test_batch_that_was_begun_keeps_its_partitions_when_some_are_added() -> None:
+    """Whatever was interrupted: in another partition, its messages would be read twice or never."""
+    sink = Kafka("127.0.0.1:1", "rows")
+    began = _Writer(sink, "test", 2)
+    receipts = {4: {"partitions": began.partitions_of(5)}}
+    grown = _Writer(sink, "test", 3)
+    grown.recover(4, receipts[4], generation=2)
+    assert [grown.partitions_of(batch_id) for batch_id in (4, 5, 6, 7)] == [2, 2, 3, 3]
+    receipts[5] = {"partitions": grown.partitions_of(6)}
+    for committed, wanted in ((4, 2), (5, 3)):  # interrupted in batch 5, or in batch 6
+        again = _Writer(sink, "test", 4)
+        again.recover(committed, receipts[committed], generation=3)
+        assert again.partitions_of(committed + 1) == wanted
+        assert again.partitions_of(committed + 2) == 4
+
+
+def test_partitions_that_are_added_are_written_to_after_the_batch_that_was_begun(
+    kafka_bootstrap: str, topic: str, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewPartitions
+
+    writer = Kafka(kafka_bootstrap, topic, partitions=1).open(spark, pipeline="test")
+    receipt = writer.write(numbers(0, 10), batch(0))
+    writer.write(numbers(10, 20), batch(1))  # interrupted: it is not committed
+    client = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    client.create_partitions([NewPartitions(topic, 3)])[topic].result()
+    again = Kafka(kafka_bootstrap, topic).open(spark, pipeline="test")
+    again.recover(0, receipt, generation=2)
+    again.write(numbers(10, 20), batch(1, generation=2))
+    again.write(numbers(20, 60), batch(2, generation=2))
+    messages = read_committed(kafka_bootstrap, topic)
+    assert ids(messages) == list(range(60))
+    assert {m.partition for m in messages} == {0, 1, 2}
+
+
 def test_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
     options = {"kafka.default.api.timeout.ms": "1500", "kafka.request.timeout.ms": "1000"}
     with pytest.raises(SinkError, match=r"Kafka rows at 127\.0\.0\.1:1 cannot be used: .*Timeout"):

@@ -11,7 +11,8 @@ from uuid import uuid4
 import pytest
 
 from tidegate.errors import SinkError
-from tidegate.sinks import kafka_reader
+from tidegate.sinks import Kafka, kafka_reader
+from tidegate.sinks.kafka import _Writer
 from tidegate.sinks.kafka_reader import Message, Reader, read_committed, takes
 
 Number = tuple[int, int]
@@ -143,3 +144,27 @@ def test_broker_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_topic_that_is_not_there_is_named(kafka_bootstrap: str, topic: str) -> None:
     with pytest.raises(SinkError, match=f"cannot read topic {topic} at {kafka_bootstrap}: .*nknown"):
         Reader(kafka_bootstrap, topic)
+
+
+@pytest.mark.kafka
+def test_topic_with_later_batches_is_refused(kafka_bootstrap: str, topic: str) -> None:
+    """Readers would take the next ones for repeats."""
+    created(kafka_bootstrap, topic, 2)
+    send(kafka_bootstrap, topic, (number for n in range(90) for number in batch(n, 0, 1, 2)))
+    send(kafka_bootstrap, topic, [*batch(90, 0), *batch(91, 0, 2)], partition=1)
+    writer = _Writer(Kafka(kafka_bootstrap, topic), "p", 2)
+    other = _Writer(Kafka(kafka_bootstrap, topic), "other", 2)
+    writer.recover(91, None, generation=2)
+    writer.recover(90, None, generation=2)  # batch 91 was interrupted
+    for committed, ends in ((-1, "is new"), (89, "ends with batch 89")):
+        with pytest.raises(SinkError, match=f"holds batches up to 91, but the checkpoint {ends}: .*rename"):
+            writer.recover(committed, None, generation=2)
+        other.recover(committed, None, generation=2)
+
+
+@pytest.mark.kafka
+def test_topic_that_is_empty_or_not_known_yet_is_taken(kafka_bootstrap: str, topic: str) -> None:
+    writer = _Writer(Kafka(kafka_bootstrap, topic), "p", 1)
+    writer.recover(-1, None, generation=1)
+    created(kafka_bootstrap, topic, 1)
+    writer.recover(-1, None, generation=1)

@@ -13,11 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.types import StructType, YearMonthIntervalType
 
 import tidegate as tg
 from tidegate.disk import Disk
 from tidegate.errors import SinkError
-from tidegate.sinks import compaction, output_copy
+from tidegate.sinks import compaction, output_copy, small_files
 from tidegate.sinks.committed import verify
 from tidegate.sinks.compaction import Compaction, due
 from tidegate.sinks.files import Files, _Writer
@@ -312,6 +313,26 @@ def test_compaction_does_not_hide_a_gap(folder: OutputFolder, monkeypatch: pytes
         tg.read(folder.root)
 
 
+def test_work_of_compaction_does_not_grow_faster_than_what_has_waited(
+    folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a long time in which a damaged file or a full disk was in the way."""
+    publish(folder, range(90))
+    looks = 0
+    holds = Span.holds
+
+    def counting(self: Span, other: Span) -> bool:
+        nonlocal looks
+        looks += 1
+        return holds(self, other)
+
+    monkeypatch.setattr(Span, "holds", counting)
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    Compaction(folder).run()
+    assert sorted(folder.spans()) == [Span(0, 80), Span(81, 89)]
+    assert looks < 10 * 90
+
+
 def test_thousands_of_batches_leave_few_manifests(
     folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,7 +362,11 @@ def test_thousands_of_batches_leave_few_manifests(
     assert folder.headers()[-1].last == 1999
 
 
-def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("target", [None, 1 << 20])
+def test_reader_keeps_up_with_compaction(
+    target: int | None, folder: OutputFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even if files are gone as soon as they are merged."""
     monkeypatch.setattr(compaction, "FAN_IN", 3)
     publish(folder, range(1))
     seen: list[int] = []
@@ -351,17 +376,20 @@ def test_reader_keeps_up_with_compaction(folder: OutputFolder, monkeypatch: pyte
         while not done.is_set():
             seen.append(tg.read(folder.root).num_rows)
 
+    writer = _Writer(Compaction(folder, target, grace=0.0), "parquet", "test", remote=False)
+    writer.recover(0, None, generation=2)
     reader = threading.Thread(target=look)
     reader.start()
-    writer = opened(folder, 0)
-    for batch_id in range(1, 300):
-        writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
-        Compaction(folder).run()
-    done.set()
-    reader.join()
+    try:
+        for batch_id in range(1, 300):
+            writer.publish(batch_id, written(writer, folder, batch_id, [batch_id]))
+    finally:
+        done.set()
+        reader.join()
+        compacted(writer)
     assert seen
     assert seen == sorted(seen)
-    assert ids(folder) == list(range(300))
+    assert ids(folder) == seen_by_others(folder) == list(range(300))
 
 
 # Merging small files
@@ -419,6 +447,13 @@ def test_files_with_other_columns_are_not_merged(
         ["id", "word"],
     ]
     assert ids(folder) == [0, 1, 2, 3]
+
+
+def test_columns_that_cannot_be_merged_are_refused() -> None:
+    small_files.check(StructType.fromJson(SCHEMA))
+    schema = StructType().add("a.b %", "long").add("age", YearMonthIntervalType())
+    with pytest.raises(SinkError, match=r"column age, which is interval year to month, .* compact_to"):
+        small_files.check(schema)
 
 
 def test_lines_of_json_are_merged(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,6 +538,21 @@ def test_copy_ends_with_a_batch(
     output_copy.copy(folder, copied, batch_id, os.link)
     publish(copied, range(batch_id + 1, 10))
     assert ids(copied) == seen_by_others(copied) == list(range(10))
+    assert verify(copied.root) == []
+
+
+def test_copy_waits_for_the_end_of_what_was_merged(
+    folder: OutputFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "FAN_IN", 3)
+    publish(folder, range(7))
+    merging(folder).run()
+    with pytest.raises(FileNotFoundError, match="holds rows of batches up to 5"):
+        output_copy.copy(folder, OutputFolder(tmp_path / "early"), 4, os.link)
+    copied = OutputFolder(tmp_path / "copy")
+    output_copy.copy(folder, copied, 5, os.link)
+    publish(copied, range(6, 8))
+    assert ids(copied) == seen_by_others(copied) == list(range(8))
     assert verify(copied.root) == []
 
 

@@ -200,6 +200,65 @@ def test_constraint_strikes_before_the_commit(
     assert database.run("select count(*) from {table}") == [(5,)]
 
 
+@pytest.mark.parametrize("key", [None, "word"])
+def test_value_too_long_for_an_index_strikes_before_the_commit(
+    key: str | None, database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    database.run("create table {table} (word text not null)")
+    database.run(f"create {'unique' if key else ''} index on {{table}} (word)")
+    writer = database.open(spark, key=key)
+    # What can be compressed fits.
+    writer.publish(0, writer.write(numbers(0, 3).selectExpr("repeat(id, 5000) as word"), batch(0)))
+    noise = "concat_ws('', transform(sequence(1, 60), x -> sha2(cast(id * 1000 + x as string), 256))) as word"
+    with pytest.raises(Exception, match="exceeds btree"):
+        writer.write(numbers(0, 3).selectExpr(noise), batch(1))
+    writer.publish(1, writer.write(numbers(3, 6).selectExpr("repeat(id, 5000) as word"), batch(1, number=1)))
+    assert database.run("select count(*) from {table}") == [(6,)]
+
+
+@pytest.mark.parametrize(
+    ("guard", "problem"),
+    [
+        ("create view {view} as select id from {table} where id < 5 with check option", "check option"),
+        ("create view {view} as select id from {table}; create unique index on {table} (id)", "unique"),
+        ("create view {view} as select id from {table}; create index on {table} ((1 / (id - 7)))", "zero"),
+    ],
+)
+def test_what_a_view_stands_for_strikes_before_the_commit(
+    guard: str, problem: str, database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    view = f"{database.table}_view"
+    database.run("create table {table} (id bigint)")
+    database.run(guard.replace("{view}", view))
+    writer = database.open(spark, table=view)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    with pytest.raises(Exception, match=problem):
+        writer.write(numbers(2, 10), batch(1))
+    writer.publish(1, writer.write(numbers(3, 5), batch(1, number=1)))
+    assert database.run("select count(*) from {table}") == [(5,)]
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "create index on {table} ((1 / id))",
+        "create index on {table} (id) where 1 / id > 0",
+        "create index on {table} using brin (id)",
+        "create rule refuse as on insert to {table} do also notify {table}",
+        "alter table {table} enable row level security",
+    ],
+)
+def test_tables_whose_rows_are_inserted_on_trial(guard: str, database: Database) -> None:
+    from tidegate.sinks.postgres_copy import connect
+    from tidegate.sinks.postgres_table import described
+
+    database.run("create table {table} (id bigint)")
+    with connect(database.dsn) as connection:
+        assert not described(connection, database.table).may_refuse(["id"], [])
+        database.run(guard)
+        assert described(connection, database.table).may_refuse(["id"], [])
+
+
 def test_percent_signs_in_names(
     database: Database, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:

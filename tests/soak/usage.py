@@ -37,7 +37,7 @@ def use(checkpoint: Path) -> Use:
     # Of Spark's own records the last hundred stay, which takes longer than most runs.
     kept = [
         Path(place, name)
-        for folder in ("ledger", "nodes", "state")
+        for folder in ("ledger", "nodes", "state", "out")
         for place, _, names in os.walk(checkpoint / folder)
         for name in names
     ]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib.image
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from tests.view.batches import batch
@@ -33,3 +34,15 @@ def test_a_rescale_is_shaded(tmp_path: Path) -> None:
     assert calm.shape == moved.shape
     assert (calm != moved).any()
     assert (drawn(tmp_path / "again.png", [2, 2, 2, 2], [None] * 4) == calm).all()
+
+
+def test_memory_of_a_long_run_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered is spread evenly over the run."""
+    monkeypatch.setattr("tidegate.view.plot._MOST", 10)
+    plot = Plot(tmp_path / "run.png")
+    for number in range(100):
+        plot(batch(number))
+        assert len(plot._batches) <= 10
+    numbers = [each.batch_id for each in plot._batches]
+    assert numbers == list(range(0, 100, numbers[1]))
+    assert plot.draw() is not None

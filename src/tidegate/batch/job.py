@@ -48,7 +48,7 @@ class SparkJobs:
         with (
             self.translation.attributing_errors(),
             self._timely(ticket),
-            _synced(query.checkpoint, ticket.batch_id, cut),
+            synced(query.checkpoint, ticket.batch_id, cut, first=not self.outputs.staged),
             _held(self.translation, rows) as held,
         ):
             with self.translation.outputs(held, assignment) as outputs:
@@ -97,13 +97,18 @@ class SparkJobs:
 
 
 @contextmanager
-def _synced(spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut]) -> Iterator[None]:
-    """Spark's own record of the batch is on disk when the block ends: what is committed depends on it."""
+def synced(spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], *, first: bool) -> Iterator[None]:
+    """Spark's own record of the batch is on disk when the block ends: what is committed depends on it.
+
+    `first`: before the block begins.
+    """
     starts, ends = [part.start for part in cut.values()], [part.end for part in cut.values()]
     with ThreadPoolExecutor(1) as pool:
-        synced = pool.submit(spark.sync, batch_id, starts, ends)
+        done = pool.submit(spark.sync, batch_id, starts, ends)
+        if first:
+            done.result()
         yield
-        synced.result()
+        done.result()
 
 
 @contextmanager

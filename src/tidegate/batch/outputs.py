@@ -18,6 +18,9 @@ from tidegate.sinks.files import Files
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.reasons import reason
 
+_DEAD_LETTERS = "64 MB"
+"""Their files are merged up to this size: a source may have some in every batch, for ever."""
+
 
 @dataclass(slots=True)
 class Outputs:
@@ -34,13 +37,19 @@ class Outputs:
         sinks: dict[SinkStep | SourceStep, Sink] = {step: step.sink for step in plan.sinks}
         for source in plan.sources:
             if source.fallible:
-                sinks[source] = Files(dead_letters / source.name, format="json")
+                place = dead_letters / source.name
+                sinks[source] = Files(place, format="json", compact_to=_DEAD_LETTERS)
         writers: dict[SinkStep | SourceStep, SinkWriter] = {}
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.
             for step, sink in sinks.items():
                 writers[step] = sink.open(spark, pipeline=plan.name)
                 stack.callback(writers[step].close)
             yield cls(writers)
+
+    @property
+    def staged(self) -> bool:
+        """Whether no sink shows a row before its batch is committed."""
+        return all(step.sink.stages for step in self.writers if isinstance(step, SinkStep))
 
     def recover(self, ledger: Ledger) -> None:
         """At start: drop what was written for batches that never came to be."""

@@ -140,6 +140,8 @@ class History:
     def _update(self, number: int, **changes: object) -> Rescale:
         tracked = self._tracked[number]
         tracked.rescale = replace(tracked.rescale, **changes)  # type: ignore[arg-type]
+        if tracked.rescale.over:
+            tracked.during.clear()  # Their latency is on record.
         return tracked.rescale
 
 

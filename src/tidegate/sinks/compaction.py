@@ -21,7 +21,7 @@ from uuid import uuid4
 from tidegate.disk import DISK
 from tidegate.ledger.atomic import create
 from tidegate.sinks import small_files
-from tidegate.sinks.manifest import OutputManifest, Span, effective, gap
+from tidegate.sinks.manifest import OutputManifest, Span, effective, gap, standing_for
 from tidegate.sinks.output_folder import OutputFolder
 
 FAN_IN = 100
@@ -49,17 +49,25 @@ class Compaction:
         """
         self._settle_drafts()
         self._finish()
-        while (group := self._next_group()) is not None:
-            self._compact(self._loaded(group))
+        while groups := self._next_groups():
+            for group in groups:
+                self._compact(self._loaded(group))
             self._finish()
         self._remove_replaced()
 
-    def _next_group(self) -> list[Span] | None:
+    def _next_groups(self) -> list[list[Span]]:
+        """Groups that are due and have no manifest in common."""
+
         def size(span: Span) -> int:
             return DISK.size(self.folder.manifests / span.name)
 
-        groups = due(effective(self.folder.spans()))
-        return next((group for group in groups if sum(map(size, group)) <= _MOST_BYTES), None)
+        found: list[list[Span]] = []
+        taken = set[Span]()
+        for group in due(effective(self.folder.spans())):
+            if taken.isdisjoint(group) and sum(map(size, group)) <= _MOST_BYTES:
+                found.append(group)
+                taken.update(group)
+        return found
 
     def _loaded(self, group: Sequence[Span]) -> list[OutputManifest]:
         self.proceed()
@@ -133,9 +141,7 @@ class Compaction:
 
     def _finish(self) -> None:
         """Remove the manifests that another one stands for, and from sight the data files it replaces."""
-        spans = self.folder.spans()
-        for span in effective(spans):
-            covered = [other for other in spans if other != span and span.holds(other)]
+        for span, covered in standing_for(self.folder.spans()).items():
             if not covered:
                 continue
             files = set(self.folder.load(span).files)

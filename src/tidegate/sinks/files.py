@@ -14,7 +14,7 @@ from uuid import uuid4
 from tidegate.disk import DISK
 from tidegate.errors import DurationError, PipelineError, SinkError, SizeError
 from tidegate.pipeline.where import refused
-from tidegate.sinks import json_form
+from tidegate.sinks import json_form, small_files
 from tidegate.sinks.committed import count, local
 from tidegate.sinks.compaction import FAN_IN, Compaction
 from tidegate.sinks.manifest import Header, Link, OutputManifest
@@ -108,6 +108,8 @@ class _Writer(SinkWriter):
         self._closing = threading.Event()
 
     def check(self, rows: DataFrame) -> None:
+        if self._compaction.target is not None and self._format == "parquet":
+            small_files.check(rows.schema)
         # Spark says what it cannot write only when it writes: so let it write no rows, elsewhere.
         folder = self._folder.staged / f".check-{uuid4().hex}"
         try:
@@ -129,8 +131,10 @@ class _Writer(SinkWriter):
             )
         # Spark writes a file even for a partition without rows.
         files = [part for part, count in counts.items() if count]
-        # The ledger must never name files that a power cut has lost. A file is synced as a folder is.
-        for place in (*files, folder, folder.parent):
+        # The ledger must never name files that a power cut has lost.
+        for file in files:
+            DISK.sync_file(file)
+        for place in (folder, folder.parent):
             DISK.sync_folder(place)
         self._attempts.append(folder)
         return {

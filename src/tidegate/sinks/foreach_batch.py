@@ -25,6 +25,7 @@ class ForEachBatch(Sink):
 
     function: Callable[[DataFrame, int], object]
     reads_all = False
+    stages = False
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         return _Writer(self.function)

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 from tidegate.errors import SinkError
 from tidegate.pipeline.where import refused
 from tidegate.sinks import json_form
-from tidegate.sinks.kafka_reader import BATCH, PIPELINE, SEQUENCE, Message, Reader, read_committed
-from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
+from tidegate.sinks.kafka_reader import (
+    BATCH,
+    PIPELINE,
+    SEQUENCE,
+    Message,
+    Reader,
+    latest_batch,
+    read_committed,
+)
+from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter, ahead
 from tidegate.sources import kafka_broker
 from tidegate.sources.kafka import CONNECTOR
 from tidegate.spark.frames import counted
@@ -41,10 +49,10 @@ class Kafka(Sink):
     `key` and `value` are SQL expressions over the row, such as a column's name; without `value` it is the
     row as JSON. Messages of one key are in one partition, in the order of their batches; those whose key is
     null, too. Without `key`, messages are spread by their value, and have no order. A topic that is
-    missing is created, with `partitions` or else the broker's default.
-    Add partitions to a topic only while the pipeline is stopped, and after a graceful stop: a batch that
-    is tried again must find as many as before. With a new checkpoint, take a new topic or rename the
-    pipeline: batches are numbered from 0 again, and readers would take them for repeats.
+    missing is created, with `partitions` or else the broker's default. Partitions may be added at any time:
+    they are written to from the second batch after the next start on, and keys may move to them. With a new
+    checkpoint, or an older copy of one, take a new topic or rename the pipeline: batches are numbered from
+    there again, and readers would take them for repeats. Where it can be seen, the start is refused.
 
     `options`: further ones of Spark's connector, such as `kafka.security.protocol`. None of them is ever
     shown, as there may be secrets among them.
@@ -58,6 +66,7 @@ class Kafka(Sink):
     options: Mapping[str, str] = field(default_factory=dict, kw_only=True, hash=False, repr=False)
 
     packages: ClassVar[tuple[str, ...]] = (CONNECTOR,)
+    stages: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.bootstrap or not self.topic:
@@ -90,17 +99,38 @@ class Kafka(Sink):
 
 class _Writer(SinkWriter):
     def __init__(self, sink: Kafka, pipeline: str, partitions: int) -> None:
+        """`partitions` are those that the topic has now."""
         self._sink = sink
         self._pipeline = pipeline
         self._partitions = partitions
+        self._begun: tuple[int, int] | None = None
 
     def check(self, rows: DataFrame) -> None:
         _messages(rows, self._sink)  # Spark resolves the expressions at once.
 
+    def recover(self, committed: int, receipt: Receipt | None, *, generation: int) -> None:
+        sink = self._sink
+        asked = (sink.bootstrap, sink.topic, sink.options)
+        # A topic that was just created may not be known everywhere.
+        if kafka_broker.is_askable(sink.options) and kafka_broker.problem(*asked) is None:
+            latest = latest_batch(sink.bootstrap, sink.topic, self._pipeline)
+            if latest > committed + 1:  # That one may have been begun.
+                place = f"topic {sink.topic} at {sink.bootstrap}"
+                raise ahead(place, latest, committed, anew="use another topic, or rename the pipeline")
+        # Messages of the next batch may be there already, in as many partitions as there were then.
+        if receipt is not None:
+            self._begun = committed + 1, min(receipt["partitions"], self._partitions)
+
+    def partitions_of(self, batch_id: int) -> int:
+        """How many a batch is spread over: for every attempt the same, whatever is added to the topic."""
+        if self._begun is not None and batch_id <= self._begun[0]:
+            return self._begun[1]
+        return self._partitions
+
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
         rows, count = counted(rows)
         by = "value" if self._sink.key is None else "key"
-        messages = _numbered(_messages(rows, self._sink), by, self._partitions)
+        messages = _numbered(_messages(rows, self._sink), by, self.partitions_of(attempt.batch_id))
         (
             messages.select("key", "value", "partition", _headers(self._pipeline, attempt.batch_id))
             .write.format("kafka")
@@ -113,7 +143,7 @@ class _Writer(SinkWriter):
             .mode("append")
             .save()
         )
-        return {"rows": count(), "partitions": self._partitions}
+        return {"rows": count(), "partitions": self.partitions_of(attempt.batch_id + 1)}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
         pass

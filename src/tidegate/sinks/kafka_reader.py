@@ -20,6 +20,8 @@ _SILENCE_SECONDS = 30.0
 _REFRESH_SECONDS = 10.0
 """How often a reader that waits looks for partitions that were added to the topic."""
 _NOTHING = (-1, -1, -1)
+_TAIL = 100
+"""Messages at the end of a partition that tell which batch is the latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,13 @@ class Reader:
             if message is not None:
                 yield message
 
+    def skip_to_last(self, count: int) -> None:
+        """Go on with the last so many offsets of each partition, as if nothing had been before."""
+        for partition, at in self._positions.items():
+            end = self._bounds(int(partition))[1]
+            self._positions[partition] = _start_at(max(at["offset"], end - count))
+        self._go()
+
     def close(self) -> None:
         self._consumer.close()
 
@@ -124,8 +133,6 @@ class Reader:
 
     def _assign(self, positions: Mapping[str, Any] | None = None) -> None:
         """Take up the partitions that the topic has got: from `positions`, or else from their start."""
-        from confluent_kafka import TopicPartition
-
         with self._named_errors():
             known = self._consumer.list_topics(self._topic, timeout=_METADATA_SECONDS).topics[self._topic]
         if known.error is not None:
@@ -137,6 +144,12 @@ class Reader:
         for partition in added:
             saved = deepcopy((positions or {}).get(str(partition)))
             self._positions[str(partition)] = saved or _start_at(self._bounds(partition)[0])
+        self._go()
+
+    def _go(self) -> None:
+        """Read on from the positions."""
+        from confluent_kafka import TopicPartition
+
         self._consumer.assign(
             [
                 TopicPartition(self._topic, int(partition), at["offset"])
@@ -213,6 +226,16 @@ def read_committed(bootstrap: str, topic: str, *, options: Mapping[str, Any] | N
     """All messages that are in `topic` now, each once: by partition order, not across partitions."""
     with Reader(bootstrap, topic, options=options) as reader:
         return list(reader.drain())
+
+
+def latest_batch(bootstrap: str, topic: str, pipeline: str) -> int:
+    """The latest batch of a pipeline among the newest messages of each partition; -1 for none."""
+    with Reader(bootstrap, topic, options={"fetch.wait.max.ms": 10}) as reader:
+        reader.skip_to_last(_TAIL)
+        for _ in reader.drain():
+            pass
+        latest: int = max(at["marks"].get(pipeline, _NOTHING)[0] for at in reader.positions.values())
+        return latest
 
 
 def _decoded(found: Any) -> Message:

@@ -139,13 +139,21 @@ def decode(content: bytes) -> OutputManifest:
     return OutputManifest(header, tuple(fields["files"]), fields["schema"])
 
 
-def effective(spans: Sequence[Span]) -> list[Span]:
-    """Those that count, in order: not those that another one stands for, which are about to be removed."""
-    found: list[Span] = []
+def standing_for(spans: Sequence[Span]) -> dict[Span, list[Span]]:
+    """Those that count, in order, each with the others that it stands for: those are about to be removed."""
+    found: dict[Span, list[Span]] = {}
+    newest: Span | None = None
     for span in sorted(spans, key=lambda span: (span.first, -span.last)):
-        if not found or not found[-1].holds(span):
-            found.append(span)
+        if newest is not None and newest.holds(span):
+            found[newest].append(span)
+        else:
+            found[span], newest = [], span
     return found
+
+
+def effective(spans: Sequence[Span]) -> list[Span]:
+    """Those that count, in order."""
+    return list(standing_for(spans))
 
 
 def gap(headers: Sequence[Header], before: Link | None = None) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidegate.sinks.committed import count
 from tidegate.sinks.manifest import Link, OutputManifest
-from tidegate.sinks.output_folder import OutputFolder
+from tidegate.sinks.output_folder import OutputFolder, batches_of
 
 
 def copy(
@@ -16,7 +16,8 @@ def copy(
 ) -> None:
     """Bring what batches up to `batch_id`, a committed one, have written, by `link(file, new name)`.
 
-    Files that are merged over batches cannot be parted again. Raises FileNotFoundError when a file vanishes.
+    Raises FileNotFoundError when a file vanishes, or has been merged with rows of later batches: then a copy
+    up to those can be taken.
     """
     target.prepare()
     # The batch may not be published yet, or just be: its files are staged, or on their way.
@@ -29,7 +30,11 @@ def copy(
         link(path, target.data / path.name)
     before: Link | None = None
     for record in source.chain():
-        files = [name for name in record.files if int(name[:12]) <= batch_id]
+        held = [(name, span) for name in record.files if (span := batches_of(name))]
+        files = [name for name, span in held if span.first <= batch_id]
+        for name, span in held:
+            if span.first <= batch_id < span.last:
+                raise FileNotFoundError(f"{source.data / name} holds rows of batches up to {span.last}")
         for name in files:
             if not (target.data / name).exists():
                 link(source.data / name, target.data / name)
@@ -39,7 +44,7 @@ def copy(
             # It was compacted together with later batches.
             record = OutputManifest.of_batch(
                 record.header.pipeline,
-                int(files[-1][:12]),
+                held[len(files) - 1][1].last,
                 before,
                 rows=sum(count(target.data / name) for name in files),
                 files=files,

@@ -23,10 +23,16 @@ from tidegate.sinks import manifest
 from tidegate.sinks.manifest import Header, OutputManifest, Span
 
 _T = TypeVar("_T")
-_DATA = re.compile(r"(\d{12})-.+\.(parquet|json)")
+_DATA = re.compile(r"(\d{12})-(?:(\d{12})-)?.+\.(?:parquet|json)")
 _LOOKS = 100
 """Compaction may replace manifests while they are read: one is missing if it is so at two looks between which
 nothing has changed, or at all of them."""
+
+
+def batches_of(name: str) -> Span | None:
+    """The batches whose rows are in a data file, by its name; None for any other file."""
+    match = _DATA.fullmatch(name)
+    return Span(int(match[1]), int(match[2] or match[1])) if match else None
 
 
 class OutputFolder:
@@ -70,8 +76,7 @@ class OutputFolder:
 
     def newest_in_sight(self) -> int:
         """The latest batch of which any reader sees a data file; -1 for none. Looks at the names of all."""
-        names = map(_DATA.fullmatch, DISK.names(self.root))
-        return max((int(name[1]) for name in names if name), default=-1)
+        return max((span.last for name in DISK.names(self.root) if (span := batches_of(name))), default=-1)
 
     def check_newest(self, in_sight: int, newest: Header | None) -> None:
         """Raise SinkError when the manifest of a batch that was in sight before is missing from the end.

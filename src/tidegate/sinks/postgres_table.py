@@ -26,10 +26,17 @@ _INDEXES = """
         coalesce((to_jsonb(i) ->> 'indnullsnotdistinct')::bool, false)
     from pg_index i join pg_class c on c.oid = i.indexrelid
     where i.indrelid = to_regclass(%s) and (i.indisunique or i.indisexclusion)"""
+# An index on an expression may fail on a value; one that is no B-tree has limits of its own.
 _FURTHER = """
-    select relkind = 'p' or relispartition
+    select relkind <> 'r' or relispartition or relhasrules or relrowsecurity
         or exists (select from pg_constraint where conrelid = c.oid and contype = 'f')
         or exists (select from pg_trigger where tgrelid = c.oid and not tgisinternal)
+        or exists (select from pg_index i join pg_class x on x.oid = i.indexrelid
+            join pg_am m on m.oid = x.relam where i.indrelid = c.oid
+            and (i.indexprs is not null or i.indpred is not null or m.amname <> 'btree')),
+        array(select distinct a.attname::text from pg_index i join pg_attribute a
+            on a.attrelid = i.indrelid and a.attnum = any(i.indkey)
+            where i.indrelid = c.oid and a.attlen < 0)
     from pg_class c where c.oid = to_regclass(%s)"""
 
 
@@ -69,7 +76,10 @@ class Table:
     columns: tuple[Column, ...]
     unique: tuple[Unique, ...]
     guarded: bool
-    """Whether foreign keys, triggers or partitions may refuse a row."""
+    """Whether a row may be refused by what cannot be told from its columns: a foreign key, a trigger, a rule,
+    a policy, partitions, an index on an expression, or what a view stands for."""
+    unbounded: tuple[str, ...]
+    """Indexed columns whose values may be too long for the index."""
 
     def clashing(self, written: Sequence[str], key: Sequence[str]) -> list[Unique]:
         """What may find a row of these columns to be there already, other than the index of the upsert.
@@ -125,4 +135,5 @@ def described(connection: Connection, table: str) -> Table:
         columns=tuple(Column(*column) for column in columns),
         unique=tuple(Unique(name, tuple(names), *rest) for name, names, *rest in indexes),
         guarded=bool(further and further[0]),
+        unbounded=tuple(further[1]) if further else (),
     )

@@ -28,6 +28,8 @@ _BATCHES = "tidegate_batches"
 _LOCK_SECONDS = 5
 _STAGED_BYTES = 8 * 2**20
 """A staging table is emptied when it is larger: after each batch, that would churn the catalogue."""
+_INDEXED_BYTES = 2000
+"""What an index surely takes; the limit is about 2700 bytes, after compression."""
 # Even "if not exists" fails when two drivers create a table at the same moment.
 _CREATING = "select pg_advisory_xact_lock(hashtext('tidegate'))"
 _NULLS_NOT_DISTINCT = 150000
@@ -49,7 +51,8 @@ class PostgresWriter(SinkWriter):
         self._staged: object = None
         """What the staging table was made for: schema and generation."""
         self._staging = ""
-        self._rehearsed = False
+        self._target: Table | None = None
+        """The table as it was then."""
         with self._transaction() as connection:
             connection.execute(_CREATING)
             connection.execute(
@@ -76,8 +79,7 @@ class PostgresWriter(SinkWriter):
             self._staging = f"{self._prefix}{attempt.batch_id}_{attempt.generation}_{attempt.number}"
             with self._transaction() as connection:
                 connection.execute(_CREATING)
-                table = self._create(connection, rows, self._staging)
-            self._rehearsed = table.may_refuse(rows.columns, self._sink.key)
+                self._target = self._create(connection, rows, self._staging)
             self._staged = (rows.schema, attempt.generation)
         columns = _listed([*rows.columns, TASK, ROW])
         statement = f"copy {self._quoted(self._staging)} ({columns}) from stdin (format csv)"
@@ -88,7 +90,7 @@ class PostgresWriter(SinkWriter):
         # Of a partition that ran more than once, Spark hands on the answer of one task.
         receipt = self._receipt(self._staging, rows, [task for _, task, _ in sorted(done)])
         receipt["rows"] = sum(count for *_, count in done)
-        if self._rehearsed:
+        if self._may_be_refused(receipt):
             with self._transaction(rollback=True) as connection:
                 connection.execute(self._move(receipt))
                 connection.execute("set constraints all immediate")
@@ -194,6 +196,20 @@ class PostgresWriter(SinkWriter):
                     f"alter table {self._quoted(staging)} alter {_listed([column.name])} drop not null"
                 )
         return table
+
+    def _may_be_refused(self, receipt: Receipt) -> bool:
+        """Whether the table may refuse rows that the staging table has taken."""
+        assert self._target is not None
+        if self._target.may_refuse(receipt["columns"], receipt["key"]):
+            return True
+        indexed = [name for name in receipt["columns"] if name in self._target.unbounded]
+        if not indexed:
+            return False
+        size = " + ".join(f"coalesce(pg_column_size({_listed([name])}), 0)" for name in indexed)
+        staged = f"select from {self._quoted(receipt['staging'])} where {_of(receipt)}"
+        with self._transaction() as connection:
+            found = connection.execute(f"select exists ({staged} and {size} > {_INDEXED_BYTES})")
+            return bool(found.fetchall()[0][0])
 
     def _receipt(self, staging: str, rows: DataFrame, tasks: list[int]) -> Receipt:
         """`tasks` are in the order of their partitions."""

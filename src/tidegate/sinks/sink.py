@@ -98,6 +98,10 @@ class Sink(ABC):
     reads_all: ClassVar[bool] = True
     """Whether `write` is sure to read each row, once."""
 
+    stages: ClassVar[bool] = True
+    """Whether `write` puts rows where nobody reads them. One that shows them at once begins when the cut of
+    the batch is on disk, so that not even a power cut lets the batch come again with other rows."""
+
     def check(self) -> None:  # noqa: B027
         """Raise a SinkError when the place cannot be reached or written; without Spark, within seconds."""
 

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.disk import DISK
+from tidegate.errors import SinkError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.types import StructType
 
 SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _ROW_GROUP_BYTES = 64 << 20
@@ -39,6 +41,22 @@ def runs(sizes: Iterable[tuple[str, int]], target: int) -> Iterator[list[str]]:
         yield run
 
 
+def check(schema: StructType) -> None:
+    """Raise a SinkError when Parquet files of these columns cannot be merged."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    for column in schema:
+        try:
+            to_arrow_schema(StructType([column]), timezone="UTC")
+        except PySparkException:
+            raise SinkError(
+                f"files with column {column.name}, which is {column.dataType.simpleString()}, cannot be "
+                "merged; cast it, or leave out compact_to"
+            ) from None
+
+
 def alike(files: Iterable[Path]) -> Iterator[list[Path]]:
     """Neighbours with the same columns and format."""
     for _, group in groupby(files, _kind):
@@ -58,7 +76,7 @@ def merge(files: Iterable[Path], target: Path, *, proceed: Callable[[], None]) -
                     shutil.copyfileobj(part, whole)
     else:
         _merge_parquet(files, target, proceed)
-    DISK.sync_folder(target)  # A file is synced as a folder is.
+    DISK.sync_file(target)
 
 
 def _merge_parquet(files: Iterable[Path], target: Path, proceed: Callable[[], None]) -> None:

@@ -7,9 +7,12 @@ from pathlib import Path
 from tidegate.errors import MissingExtraError
 from tidegate.run.progress import BatchProgress
 
+_MOST = 10_000
+"""Batches that are remembered: more than a picture has room for."""
+
 
 class Plot:
-    """Remembers batches; `draw` writes the picture."""
+    """Remembers batches, of a long run each second, fourth, ... one; `draw` writes the picture."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -18,9 +21,15 @@ class Plot:
             raise MissingExtraError("plot", "--plot") from None
         self._path = path
         self._batches: list[BatchProgress] = []
+        self._told, self._every = 0, 1
 
     def __call__(self, progress: BatchProgress) -> None:
-        self._batches.append(progress)
+        if self._told % self._every == 0:
+            self._batches.append(progress)
+        self._told += 1
+        if len(self._batches) > _MOST:
+            del self._batches[1::2]
+            self._every *= 2
 
     def draw(self) -> Path | None:
         """Write the picture; None when there was no batch."""
@@ -40,7 +49,7 @@ class Plot:
             latency.plot(
                 at, [float("nan") if v is None else v for v in values], style, marker=".", label=name[8:]
             )
-        # A batch on each dot: a gap in the output is a gap between dots.
+        # A batch on each dot, unless the run was long: a gap in the output is a gap between dots.
         latency.set(ylabel="latency, s", ylim=(0, None))
         nodes.step(at, [batch.state_nodes for batch in self._batches], where="post", color="tab:green")
         nodes.set(ylabel="nodes", xlabel="seconds since the first batch", ylim=(0, None))
