@@ -89,7 +89,8 @@ class Disk:
     def names(self, folder: Path) -> list[str]:
         """All names in a folder, in any order; none when it is not there."""
         try:
-            return [path.name for path in folder.iterdir()]
+            with os.scandir(folder) as entries:
+                return [entry.name for entry in entries]
         except FileNotFoundError:
             return []
 

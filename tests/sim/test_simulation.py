@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
 
@@ -34,6 +37,17 @@ def test_the_same_seed_gives_the_same_story(rescales: bool) -> None:
     first, second = (simulate(3, rescales=rescales, story=True) for _ in range(2))
     assert first == second
     assert len(first.story) > 10
+
+
+def test_the_order_of_sets_does_not_matter() -> None:
+    command = [sys.executable, "-m", "tidegate.cli.main", "sim", "protocol", "--seed", "3", "--story"]
+    stories = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": hashing}, stdout=subprocess.PIPE, check=True
+        ).stdout
+        for hashing in ("1", "3")
+    }
+    assert len(stories) == 1
 
 
 def test_a_story_is_told() -> None:

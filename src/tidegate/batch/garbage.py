@@ -55,7 +55,7 @@ class Garbage:
         self._named.append(frozenset(run.name for run in manifest.runs))
         while len(self._named) > self._retention:
             oldest = self._named.popleft()
-            for name in oldest.difference(*self._named):
+            for name in sorted(oldest.difference(*self._named)):
                 self._delete(name)
         self._sweep(manifest.batch_id, route)
 
@@ -64,7 +64,7 @@ class Garbage:
             return
         needed = frozenset[str]().union(*self._named)
         if self._suspects and batch_id >= self._suspected_at + self._retention:
-            for name in self._suspects - needed:
+            for name in sorted(self._suspects - needed):
                 self._delete(name)
             self._suspects = frozenset()
         if route != self._route and not self._suspects:

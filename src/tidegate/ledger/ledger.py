@@ -9,6 +9,7 @@ that a driver that slept meanwhile cannot take a number that is free again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
@@ -21,6 +22,7 @@ from tidegate.ledger.records import Entry, Generation, decode, encode, is_entry
 T = TypeVar("T")
 
 _OLDEST = "oldest"
+_NAME = re.compile(r"([0-9]+)\.json")
 
 
 class Ledger:
@@ -84,7 +86,7 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """The committed batches that are still on record, newest first; each as it was told last."""
         newest: int | None = None
-        for number in reversed(self._numbers()):
+        for number in reversed(_numbers(self._folder, self._disk)):
             record = self._read(number, decode)
             if isinstance(record, Entry) and record.batch_id != newest:
                 newest = record.batch_id
@@ -92,7 +94,7 @@ class Ledger:
 
     def forget(self, keep: int) -> None:
         """Remove records so that the newest `keep` committed batches stay, and at times a few more."""
-        numbers = self._numbers()
+        numbers = _numbers(self._folder, self._disk)
         if len(numbers) <= 2 * keep:
             return  # Looking into each record is worth it once there is something to gain.
         entries = [number for number in numbers[-2 * keep :] if self._read(number, is_entry)]
@@ -101,25 +103,22 @@ class Ledger:
         replace(self._folder / _OLDEST, str(entries[-keep]).encode(), self._disk)
         for number in numbers:
             if number < entries[-keep]:
-                self._disk.remove(self._path(number))
+                self._disk.remove(_path(self._folder, number))
 
     def _create(self, record: Entry | Generation) -> bool:
-        if not create(self._path(self._next), encode(record), self._disk):
+        if not create(_path(self._folder, self._next), encode(record), self._disk):
             return False
         # A number may be free because its record was forgotten; then that was noted first.
         if self._next < _oldest(self._folder, self._disk):
-            self._disk.remove(self._path(self._next))
+            self._disk.remove(_path(self._folder, self._next))
             return False
         self._next += 1
         return True
 
-    def _numbers(self) -> list[int]:
-        return sorted(int(path.stem) for path in _records(self._folder, self._disk))
-
     def _read_on(self) -> None:
         """Find the end of the sequence and what it says."""
         oldest = _oldest(self._folder, self._disk)  # Before the others: a driver may be at work.
-        end = max(self._numbers(), default=-1) + 1
+        end = max(_numbers(self._folder, self._disk), default=-1) + 1
         if 0 < oldest >= end:
             raise CheckpointError(
                 f"the ledger {self._folder} has lost its newest records: it begins with record {oldest}, but "
@@ -136,11 +135,8 @@ class Ledger:
             self.generation = max(self.generation, record.number)
         self._next = end
 
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:012d}.json"
-
     def _read(self, number: int, parse: Callable[[bytes], T]) -> T:
-        path = self._path(number)
+        path = _path(self._folder, number)
         try:
             return parse(self._disk.read(path))
         except (OSError, ValueError) as error:
@@ -154,7 +150,7 @@ def read(folder: Path) -> tuple[list[Entry], list[tuple[Path, str]]]:
     """The committed batches in a ledger, newest first; and the records that cannot be read, and why."""
     found: list[Entry] = []
     damaged: list[tuple[Path, str]] = []
-    for path in sorted(_records(folder), reverse=True):
+    for path in (_path(folder, number) for number in reversed(_numbers(folder))):
         try:
             record = decode(path.read_bytes())
         except FileNotFoundError:
@@ -177,17 +173,17 @@ def missing(folder: Path) -> list[Path]:
 
 def _missing(folder: Path) -> set[Path]:
     oldest = _oldest(folder)
-    numbers = {int(path.stem) for path in _records(folder)}
+    numbers = set(_numbers(folder))
     first = oldest or min(numbers, default=0)
     wanted = range(first, max((first, *numbers)) + 1) if numbers or oldest else range(0)
-    return {folder / f"{number:012d}.json" for number in wanted if number not in numbers}
+    return {_path(folder, number) for number in wanted if number not in numbers}
 
 
 def started_with(folder: Path) -> int | None:
     """The batch that a ledger was made with, as that of a savepoint is; None for another ledger, or when that
     batch is forgotten. Raises ValueError or OSError for a record that cannot be read."""
     try:
-        record = decode((folder / f"{0:012d}.json").read_bytes())
+        record = decode(_path(folder, 0).read_bytes())
     except FileNotFoundError:
         return None
     return record.batch_id if isinstance(record, Entry) else None
@@ -211,6 +207,11 @@ def _oldest(folder: Path, disk: Disk = DISK) -> int:
         ) from error
 
 
-def _records(folder: Path, disk: Disk = DISK) -> list[Path]:
-    paths = (folder / name for name in disk.names(folder))
-    return [path for path in paths if path.suffix == ".json" and path.stem.isdigit()]
+def _numbers(folder: Path, disk: Disk = DISK) -> list[int]:
+    """Of the records that are there."""
+    names = (_NAME.fullmatch(name) for name in disk.names(folder))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:012d}.json"

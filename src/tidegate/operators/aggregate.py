@@ -15,7 +15,7 @@ from tidegate.operators.kit.functions import Count, Edge, Extreme, Mean, Sum, Va
 from tidegate.operators.kit.grouping import RESERVED, Grouping
 from tidegate.operators.kit.keys import numbered, written
 from tidegate.operators.kit.partials import PART, Partial, Partials, rank
-from tidegate.operators.kit.spans import Spans, ascending, whole
+from tidegate.operators.kit.spans import Spans, ascending
 from tidegate.operators.operator import Input, Operator, Result, State
 from tidegate.operators.session import SessionAggregate
 from tidegate.operators.windowed import WindowAggregate
@@ -23,6 +23,7 @@ from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling
 from tidegate.sources.columns import missing
+from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE
 
 

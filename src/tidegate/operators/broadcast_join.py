@@ -12,11 +12,10 @@ from pyspark.sql import functions as F
 from tidegate.batch.time import Time
 from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.sides import TIE, sides
-from tidegate.operators.kit.spans import whole
 from tidegate.operators.kit.versions import History, Lookup, lookup
 from tidegate.operators.operator import SIDE, Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
-from tidegate.state.table.keys import distinct, hash_column
+from tidegate.state.table.keys import distinct, hash_column, whole
 from tidegate.state.table.table import HASH
 
 _COPY, _SPREAD = "copy", "spread"

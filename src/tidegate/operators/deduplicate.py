@@ -12,9 +12,10 @@ from tidegate.errors import PipelineError
 from tidegate.operators.kit.keys import combined, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, sides
-from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.kit.spans import RowNumbers, numbers
 from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
+from tidegate.state.table.keys import whole
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 
 _ACCEPTED = "accepted"

@@ -15,12 +15,12 @@ from tidegate.errors import PipelineError, StepError
 from tidegate.operators.kit.keys import due_now, numbered, sorted_by_key, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, TIME, arrow_schema, sides
-from tidegate.operators.kit.spans import RowNumbers, numbers, whole
+from tidegate.operators.kit.spans import RowNumbers, numbers
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
 from tidegate.operators.operator import Input, Result, State
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.keyed_step import TIMER
-from tidegate.state.table.keys import same
+from tidegate.state.table.keys import same, whole
 from tidegate.state.table.table import NEVER, PROBE, StateTable
 
 _STATE = "state."

@@ -14,10 +14,11 @@ from tidegate.batch.time import Time
 from tidegate.operators.kit.grouping import ROWS, TIME, Grouping
 from tidegate.operators.kit.keys import due_now, numbered, written
 from tidegate.operators.kit.partials import PART, Columns, rank
-from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid, whole
+from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid
 from tidegate.operators.kit.windows import BOUNDS, stamps
 from tidegate.operators.operator import Result, State
 from tidegate.pipeline.window import EventTime, Session, in_micros
+from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE
 
 FROM, TO = "session.start", "session.end"

@@ -15,10 +15,11 @@ from tidegate.errors import PipelineError
 from tidegate.operators.kit.keys import numbered, written
 from tidegate.operators.kit.row_operator import RowOperator
 from tidegate.operators.kit.sides import TIE, sides
-from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted, whole
+from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted
 from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
 from tidegate.sources.columns import missing
+from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE, StateTable
 
 _BEST, _TIE, _RANK = "best", "tie", "rank"

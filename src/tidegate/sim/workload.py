@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from tidegate.batch.time import Time
-from tidegate.state.table.table import HASH, NEVER, PROBE, StateTable
+from tidegate.state.table.table import NEVER, PROBE, StateTable
 from tidegate.state.task.state import TaskState
 
 SECOND = 1_000_000
@@ -71,9 +71,10 @@ class Input:
 def applied(rows: Sequence[Row], state: TaskState, time: Time) -> tuple[Output, int]:
     """The step, in one task: its output, and how many rows were late."""
     keys = sorted({row.key for row in rows})
-    probes = pa.table({HASH: list(map(hashed, keys)), "key": keys}, TABLES[0].probes)
+    hashes = list(map(hashed, keys))
     totals, waiting = dict.fromkeys(keys, 0), dict.fromkeys(keys, 0)
     if keys:
+        probes = pa.table([hashes, keys], SUMS.probes)
         found = state.get(SUMS, probes)
         totals |= {keys[probe]: total for probe, total in zip(*_lists(found, PROBE, "total"), strict=True)}
         for probe in _lists(state.get(ROWS, probes), PROBE)[0]:
@@ -85,7 +86,6 @@ def applied(rows: Sequence[Row], state: TaskState, time: Time) -> tuple[Output, 
     for row in rows:
         totals[row.key] += row.value
     gone = [totals[key] % _FORGOTTEN == 0 for key in keys]
-    hashes = list(map(hashed, keys))
     columns = [hashes, [NEVER] * len(keys), gone, keys, [totals[key] for key in keys]]
     state.put(SUMS, pa.table(columns, SUMS.written))
     kept = [row for row in rows if time.watermark is None or row.at + _KEPT > time.watermark]

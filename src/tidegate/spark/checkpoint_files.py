@@ -79,7 +79,7 @@ class CheckpointFiles:
         paths += [checksum for path in paths if self.disk.exists(checksum := _checksum(path))]
         for path in paths:
             self.disk.sync_file(path)
-        for folder in {path.parent for path in paths}:
+        for folder in dict.fromkeys(path.parent for path in paths):
             self.disk.sync_folder(folder)
             self._sync_name(folder)
 

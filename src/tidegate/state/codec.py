@@ -22,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import pyarrow as pa
@@ -31,6 +31,8 @@ from tidegate.errors import StateError
 from tidegate.state.table.keys import parse_groups, show_groups
 
 MAX_GROUPS = 1 << 16
+_SCHEMAS = 1024
+"""So many are kept: those of a pipeline come again with every batch."""
 _RANGE = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 
@@ -68,15 +70,8 @@ _Decode: TypeAlias = Callable[[Any, str], Any]
 
 def encoded(value: Any) -> Any:
     """A dataclass as JSON values."""
-    if is_dataclass(value):
-        return {each.name: encoded(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(name): encoded(each) for name, each in value.items()}
-    if isinstance(value, tuple):
-        return [encoded(each) for each in value]
-    if isinstance(value, frozenset):
-        return show_groups(value)
-    return schema_text(value) if isinstance(value, pa.Schema) else value
+    kind: Any = type(value)
+    return _encoder(kind)(value)
 
 
 def decoded(kind: type[T], form: object) -> T:
@@ -86,14 +81,30 @@ def decoded(kind: type[T], form: object) -> T:
     return value
 
 
+@lru_cache(_SCHEMAS)
 def schema_text(schema: pa.Schema) -> str:
     """A schema without its metadata, as text."""
     return base64.b64encode(schema.remove_metadata().serialize().to_pybytes()).decode()
 
 
+@lru_cache(_SCHEMAS)
 def schema_of(text: str) -> pa.Schema:
     """What `schema_text` was given."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+@cache
+def _encoder(kind: type) -> Callable[[Any], Any]:
+    if is_dataclass(kind):
+        names = [each.name for each in fields(kind)]
+        return lambda value: {name: encoded(getattr(value, name)) for name in names}
+    if issubclass(kind, Mapping):
+        return lambda value: {str(name): encoded(each) for name, each in value.items()}
+    if issubclass(kind, tuple):
+        return lambda value: [encoded(each) for each in value]
+    if issubclass(kind, frozenset):
+        return show_groups
+    return schema_text if issubclass(kind, pa.Schema) else lambda value: value
 
 
 @cache

@@ -10,9 +10,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from tidegate.batch.time import Time
-from tidegate.operators.kit.spans import Numbers, RowNumbers, whole
+from tidegate.operators.kit.spans import Numbers, RowNumbers
 from tidegate.operators.operator import State
-from tidegate.state.table.keys import distinct, hash_column
+from tidegate.state.table.keys import distinct, hash_column, whole
 from tidegate.state.table.table import HASH, NEVER, StateTable
 
 

@@ -18,7 +18,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pyspark.sql import Column
 
-from tidegate.operators.kit.spans import Spans, whole
+from tidegate.operators.kit.spans import Spans
+from tidegate.state.table.keys import whole
 
 PART = "_part"
 """Column of arranged rows: the Spark partition that they were aggregated in."""

@@ -19,9 +19,9 @@ from pyspark.sql.types import DataType, DoubleType, FloatType, StructField, Stru
 
 from tidegate.errors import PipelineError
 from tidegate.operators.kit.hashing import common_type, normal
-from tidegate.operators.kit.spans import whole
 from tidegate.operators.operator import LEFT, RIGHT, SIDE, Input
 from tidegate.pipeline.window import EventTime
+from tidegate.state.table.keys import whole
 
 TIME, TIE = "_time", "_tie"
 """Event time in microseconds; a number that puts rows of equal time in a fixed order."""

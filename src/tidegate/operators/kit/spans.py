@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from tidegate.state.table.keys import whole
+
 Numbers: TypeAlias = NDArray[Any]
 RowNumbers: TypeAlias = NDArray[np.int64]
 """Numbers of rows, or one number per row such as that of its key."""
@@ -78,11 +80,6 @@ def ascending(*by: NDArray[np.int64]) -> NDArray[np.int64]:
         joined += (key - low) * width
         width *= high - low + 1
     return np.argsort(joined)
-
-
-def whole(column: Any) -> pa.Array:
-    """A column in one piece."""
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def valid(column: pa.Array) -> NDArray[np.bool_]:

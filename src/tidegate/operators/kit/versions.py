@@ -12,8 +12,9 @@ from tidegate.batch.time import Time
 from tidegate.operators.kit.keys import combined, expanded, written
 from tidegate.operators.kit.row_operator import AT, RowOperator, time_buffer, with_due
 from tidegate.operators.kit.sides import TIE, TIME, Sides, joined
-from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted, whole
+from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted
 from tidegate.operators.operator import State
+from tidegate.state.table.keys import whole
 from tidegate.state.table.table import StateTable
 
 _VERSIONS, _TIME, _TIE = "versions", "time", "tie"

@@ -17,7 +17,7 @@ from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.run import Section, ordered
 from tidegate.state.table.keys import Groups, distinct, group_of, hash_column, position, slices
-from tidegate.state.table.table import DUE, GONE, HASH, StateTable
+from tidegate.state.table.table import DUE, GONE, HASH, StateTable, empty
 
 FAN_IN = 4
 """So many runs of like size are merged into one."""
@@ -57,7 +57,7 @@ def merged(table: StateTable, parts: Sequence[pa.Table]) -> pa.Table:
     """
     filled = [part for part in parts if part.num_rows]
     if not filled:
-        return table.written.empty_table()
+        return empty(table.written)
     if len(filled) == 1:
         return filled[0]
     if table.kind == "buffer":
@@ -82,9 +82,9 @@ def sorted_by_hash(rows: pa.Table) -> pa.Table:
 def live(rows: pa.Table, closed: int | None) -> pa.Table:
     """The rows that count: not gone, and not due by `closed`. Columns as written."""
     if closed is not None:
-        due = rows[DUE]
-        if rows.num_rows and pc.min(due).as_py() <= closed:
-            rows = rows.filter(pc.greater(due, closed))
+        due = rows[DUE].to_numpy()
+        if rows.num_rows and due.min() <= closed:
+            rows = rows.filter(pa.array(due > closed))
     if GONE in rows.column_names and pc.any(rows[GONE]).as_py():
         rows = rows.filter(pc.invert(rows[GONE]))
     return rows

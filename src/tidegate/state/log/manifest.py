@@ -64,8 +64,11 @@ class StateManifest:
 
 def restricted(runs: Iterable[RunRef], groups: Groups) -> tuple[RunRef, ...]:
     """The runs as far as they count for these groups."""
-    kept = (replace(run, groups=run.groups & groups) for run in runs)
-    return tuple(run for run in kept if run.groups)
+    return tuple(
+        run if run.groups <= groups else replace(run, groups=run.groups & groups)
+        for run in runs
+        if not run.groups.isdisjoint(groups)
+    )
 
 
 def together(parts: Iterable[Iterable[RunRef]]) -> tuple[RunRef, ...]:

@@ -33,7 +33,7 @@ from tidegate.state.node.backends.migrating import Migrating
 from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
-from tidegate.state.table.table import DUE, HASH, NEVER, StateTable
+from tidegate.state.table.table import DUE, HASH, NEVER, StateTable, conformed
 
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be
@@ -267,7 +267,7 @@ class Shard:
             self.check_rows(table, rows)
             if rows.num_rows:
                 known = now.table(table)
-                content.append((known, sorted_by_hash(rows.cast(known.written))))
+                content.append((known, sorted_by_hash(conformed(rows, known.written))))
         new: RunRef | None = None
         if content:
             name = self._run_name(batch_id, attempt)
@@ -372,6 +372,8 @@ class Shard:
 
 def _alike(one: StateManifest, other: StateManifest, groups: Groups) -> bool:
     """Whether these describe the same state of some groups."""
+    if one == other:
+        return True
     one, other = one.restricted(groups), other.restricted(groups)
     return replace(one, runs=()) == replace(other, runs=()) and set(one.runs) == set(other.runs)
 

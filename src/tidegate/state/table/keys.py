@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ def group_of(hashes: Hashes, count: int) -> NDArray[np.int64]:
     """
     if count == 1:
         return np.zeros(len(hashes), np.int64)
-    return (hashes >> np.uint64(64 - (count.bit_length() - 1))).astype(np.int64)
+    return (hashes >> np.uint64(64 - (count.bit_length() - 1))).view(np.int64)
 
 
 def bounds(group: int, count: int) -> tuple[int, int]:
@@ -70,6 +70,7 @@ def show_groups(groups: Iterable[int]) -> str:
     return ",".join(f"{low}-{high}" if low < high else str(low) for low, high in ranges(groups))
 
 
+@lru_cache(64)
 def parse_groups(text: str) -> Groups:
     """Groups from text.
 
@@ -85,7 +86,8 @@ def parse_groups(text: str) -> Groups:
 
 def hash_column(column: pa.ChunkedArray | pa.Array) -> Hashes:
     """A column of hashes as numpy sees it, without a copy where it is in one piece."""
-    return np.asarray(_whole(column).to_numpy(zero_copy_only=False)).view(np.uint64)
+    hashes: Hashes = column.to_numpy(zero_copy_only=False).view(np.uint64)
+    return hashes
 
 
 def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
@@ -94,7 +96,7 @@ def same(left: Sequence[Any], right: Sequence[Any]) -> NDArray[np.bool_]:
 
 
 def _same_column(a: Any, b: Any) -> NDArray[np.bool_]:
-    a, b = _whole(a), _whole(b)
+    a, b = whole(a), whole(b)
     if len(a) == 0:
         return np.empty(0, np.bool_)
     equal = pc.equal(a, b)
@@ -122,7 +124,7 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
         place = np.empty(len(order), np.int64)
         place[order] = np.cumsum(starts)
         order = np.argsort(place * len(order) + np.arange(len(order)))
-        taken = [_whole(column).take(order) for column in keys]
+        taken = [whole(column).take(order) for column in keys]
         differs = ~same([c.take(again) for c in taken], [c.take(again - 1) for c in taken])
         if differs.any():
             order = _untangled(order, starts, again[differs], keys)
@@ -132,8 +134,12 @@ def distinct(hashes: Hashes, keys: Sequence[Any]) -> tuple[NDArray[np.int64], ND
     return order[starts], number
 
 
-def _whole(column: Any) -> Any:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def whole(column: Any) -> pa.Array:
+    """A column in one piece."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    # `combine_chunks` copies even what is in one piece.
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _untangled(
@@ -153,7 +159,7 @@ def _untangled(
 
 def _starts(order: NDArray[np.int64], hashes: Hashes, keys: Sequence[Any]) -> NDArray[np.bool_]:
     starts = np.ones(len(order), np.bool_)
-    taken = [_whole(column).take(order) for column in keys]
+    taken = [whole(column).take(order) for column in keys]
     differs = ~same([c.slice(1) for c in taken], [c.slice(0, len(c) - 1) for c in taken])
     starts[1:] = differs | (hashes[order][1:] != hashes[order][:-1])
     return starts

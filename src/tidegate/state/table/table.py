@@ -82,7 +82,7 @@ class StateTable:
 
     def check(self) -> None:
         """Whether its parts go together; see `codec`."""
-        columns = self.written.names
+        columns = [HASH, DUE, GONE, *self.keys.names, *self.values.names]
         if not len(self.keys) or len(set(columns)) < len(columns):
             raise FormError(f"table {self.name!r} must have a key, and every column once")
 
@@ -90,6 +90,19 @@ class StateTable:
 def shown(schema: pa.Schema) -> str:
     """Columns as text, for people: `id int64, n double`."""
     return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def conformed(rows: pa.Table, wanted: pa.Schema) -> pa.Table:
+    """Rows with the columns of a schema, in its order. ValueError for a null where there may be none."""
+    required = [field.name for field in wanted if not field.nullable]
+    if rows.schema.equals(wanted) and not any(rows[name].null_count for name in required):
+        return rows
+    return rows.select(wanted.names).cast(wanted)
+
+
+def empty(schema: pa.Schema) -> pa.Table:
+    """No rows, without a thing being built for each column as by `pa.Schema.empty_table`."""
+    return pa.Table.from_batches([], schema)
 
 
 def with_probe(rows: pa.Table, probe: Places) -> pa.Table:
@@ -108,7 +121,7 @@ def by_probe(table: StateTable, found: Sequence[pa.Table]) -> pa.Table:
     """Rows in the order of the keys that were asked for; oldest first within a key."""
     filled = [rows for rows in found if rows.num_rows]
     if not filled:
-        return table.answered.empty_table()
+        return empty(table.answered)
     rows = pa.concat_tables(filled).combine_chunks()
     probe = rows[PROBE].to_numpy()
     if (probe[1:] >= probe[:-1]).all():

@@ -15,7 +15,7 @@ from tidegate.state.log.compaction import sorted_by_hash
 from tidegate.state.log.pieces import Pieces, kept
 from tidegate.state.node.backends.columnar import looked_up
 from tidegate.state.table.keys import Groups, group_of, hash_column
-from tidegate.state.table.table import HASH, StateTable, by_probe, with_probes
+from tidegate.state.table.table import HASH, StateTable, by_probe, conformed, empty, with_probes
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.wire.client import NodeClient, client_for
@@ -86,14 +86,14 @@ class TaskState:
     def put(self, table: StateTable, rows: pa.Table) -> None:
         if table.name in self._puts:
             raise ValueError(f"{table.name} was put twice in one batch")
-        self._puts[table.name] = sorted_by_hash(rows.select(table.written.names).cast(table.written))
+        self._puts[table.name] = sorted_by_hash(conformed(rows, table.written))
 
     def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
         """Send what was put of each table to the nodes that own it, or that there is nothing."""
         self._wire += sum(rows.nbytes for rows in self._puts.values())
         stats, nonce = {"late": late, "wire": self._wire}, _nonce()
         for table in tables:
-            rows = self._puts.get(table.name, table.written.empty_table())
+            rows = self._puts.get(table.name, empty(table.written))
             owners = self._owners(hash_column(rows[HASH]))
             for owner, node in self._nodes.items():
                 mine = rows if owners is None else rows.filter(pa.array(owners == owner))

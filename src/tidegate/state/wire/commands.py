@@ -8,6 +8,7 @@ import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
@@ -237,7 +238,12 @@ def operation(kind: type) -> str:
     >>> operation(FetchKeys)
     'fetch_keys'
     """
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    return _lowered(kind.__name__)
+
+
+@cache
+def _lowered(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 COMMANDS: Mapping[str, type[Command]] = {operation(kind): kind for kind in typing.get_args(Command)}

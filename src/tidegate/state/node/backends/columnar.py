@@ -16,7 +16,7 @@ from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.node.backends.backend import Backend
 from tidegate.state.table.keys import Groups, Hashes, distinct, group_of, hash_column, same
-from tidegate.state.table.table import DUE, HASH, Places, StateTable, by_probe, with_probe
+from tidegate.state.table.table import DUE, HASH, Places, StateTable, by_probe, empty, with_probe
 
 
 class Columnar(Backend):
@@ -31,7 +31,7 @@ class Columnar(Backend):
         parts = [_due_rows(ref, run, table, groups, closed, upto) for ref, run in opened]
         parts = [part for part in parts if part.num_rows]
         if not parts:
-            return table.schema.empty_table()
+            return empty(table.schema)
         rows = pa.concat_tables(parts)
         if table.kind == "buffer" or len(opened) == 1:
             return sorted_by_hash(live(rows, closed).select(table.schema.names))
@@ -117,7 +117,7 @@ def _hits(
             places.append(where + start)
             pieces.append(batch.take(pa.array(at)))
     if not pieces:
-        return np.empty(0, np.int64), with_probe(table.written.empty_table(), np.empty(0, np.int64))
+        return np.empty(0, np.int64), empty(table.answered)
     place = np.concatenate(places)
     rows = pa.Table.from_batches(pieces).combine_chunks()
     wanted = pa.array(probes.rows[place])
