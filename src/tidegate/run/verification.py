@@ -109,8 +109,7 @@ def _at_its_end(place: str, batch_id: int, after: list[object] | None) -> list[s
     newest = headers[-1] if headers else None
     if newest is not None and newest.last > batch_id:
         return [
-            f"it holds batches up to {newest.last}, but the ledger, which must have lost records, only up to "
-            f"{batch_id}"
+            f"it holds batches up to {newest.last}, but the ledger only up to {batch_id}: it has lost records"
         ]
     if (newest is None or newest.last < batch_id) and after != (list(newest.link) if newest else None):
         last = f"ends with batch {newest.last}" if newest else "has no batch"
