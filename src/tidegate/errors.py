@@ -59,9 +59,9 @@ class CheckpointError(TidegateError, RuntimeError):
 
 
 class InUseError(CheckpointError):
-    """A driver is running on this checkpoint. `pid` and `host` are None when it has not said them yet.
+    """A driver is running on this checkpoint. `pid` and `host` are None if it has not named them yet.
 
-    Operator action: stop that one first, or insist with `--take-over`.
+    Operator action: stop that one first, or replace it with `--take-over`.
     """
 
     def __init__(self, message: str, *, pid: int | None, host: str | None) -> None:
@@ -75,14 +75,14 @@ class FencedError(TidegateError, RuntimeError):
 
 
 class StaleError(TidegateError, RuntimeError):
-    """A request for a batch, or an attempt at it, that is over or was never begun.
+    """A request for a batch, or for an attempt at it, that is over or was never begun.
 
-    Operator action: none; whoever sent it gives up or begins again.
+    Operator action: none; the sender gives up or begins again.
     """
 
 
 class StateError(TidegateError, RuntimeError):
-    """State that cannot be served or kept: a damaged run, a table that is not known, a store out of reach.
+    """State that cannot be served or kept: a damaged run, an unknown table, a store that cannot be reached.
 
     Operator action: as the message says; `tidegate state verify CHECKPOINT` checks what is on disk.
     """
@@ -99,8 +99,8 @@ class NodeError(TidegateError, ConnectionError):
 class BatchError(TidegateError, RuntimeError):
     """A batch failed as often as the configuration allows.
 
-    The message tells what the last try failed of; `story`, also shown with a traceback, how it came to that.
-    Operator action: remove the cause and start the pipeline again; it resumes with this batch.
+    The message says why the last try failed; `story`, which the command line and tracebacks show, what led to
+    it. Operator action: remove the cause and start the pipeline again; it resumes with this batch.
     """
 
     def __init__(self, message: str, *, batch_id: int, tries: int, story: Sequence[str] = ()) -> None:
@@ -112,7 +112,7 @@ class BatchError(TidegateError, RuntimeError):
 
 
 class StepError(TidegateError, RuntimeError):
-    """The user's own code in a step cannot work on the rows of a batch, however often it is tried.
+    """The user's own code in a step fails on the rows of a batch, however often it is tried.
 
     Operator action: correct the step that the message names and start again; it resumes with that batch.
     """
@@ -130,7 +130,7 @@ LASTING = (
     TypeError,
     ValueError,
 )
-"""What Python raises for a mistake in code or in data: another try cannot help, as it may with an OSError."""
+"""What Python raises for mistakes in code or data: another try cannot help, as it might with an OSError."""
 
 
 class SinkError(TidegateError, RuntimeError):
@@ -164,9 +164,9 @@ class QueryError(TidegateError, RuntimeError):
 
 
 class ControlError(TidegateError, RuntimeError):
-    """Something was asked of a running pipeline that is invalid, or cannot be done now. Nothing has changed.
+    """Something was asked of a running pipeline that is invalid, or not possible now. Nothing has changed.
 
-    `story` is how the rescale that stands in the way got where it is; empty when none does.
+    `story` is what has happened to the rescale that is in the way; empty if none is.
     Operator action: as the message says; `tidegate status` shows what the pipeline is doing.
     """
 
@@ -181,6 +181,7 @@ class ClusterError(TidegateError, RuntimeError):
 
 
 def _tell(error: Exception, story: Sequence[str]) -> None:
-    """Have a traceback end with what happened."""
+    """Have a traceback tell what happened, and end with the error again."""
     if story:
-        error.add_note("\n".join(("What happened before:", *(f"  {line}" for line in story))))
+        told = (f"  {line}" for line in story)
+        error.add_note("\n".join(("What happened before:", *told, f"{type(error).__name__}: {error}")))

@@ -21,13 +21,13 @@ from tidegate.batch.protocol import (
     Heal,
     Healed,
     Instruction,
+    JobDone,
     Prepare,
     Prepared,
     Publish,
     Published,
     RunJob,
     Start,
-    Written,
 )
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError
@@ -50,7 +50,7 @@ def told(protocol: BatchProtocol, *events: Event) -> list[Instruction]:
 
 
 BEGUN = (Start(7, committed=False), Begun(FIRST, 0), Begun(FIRST, 1))
-PREPARED = (*BEGUN, Written(FIRST), Prepared(FIRST, 0, PARTS[0]), Prepared(FIRST, 1, PARTS[1]))
+PREPARED = (*BEGUN, JobDone(FIRST), Prepared(FIRST, 0, PARTS[0]), Prepared(FIRST, 1, PARTS[1]))
 
 
 def test_a_batch_from_start_to_end() -> None:
@@ -58,7 +58,7 @@ def test_a_batch_from_start_to_end() -> None:
     assert told(protocol, Start(7, committed=False)) == [Begin(FIRST, 0), Begin(FIRST, 1)]
     assert told(protocol, Begun(FIRST, 1)) == []
     assert told(protocol, Begun(FIRST, 0)) == [RunJob(FIRST)]
-    assert told(protocol, Written(FIRST)) == [Prepare(FIRST, 0), Prepare(FIRST, 1)]
+    assert told(protocol, JobDone(FIRST)) == [Prepare(FIRST, 0), Prepare(FIRST, 1)]
     assert told(protocol, Prepared(FIRST, 0, PARTS[0])) == []
     assert told(protocol, Prepared(FIRST, 1, PARTS[1])) == [Append(FIRST)]
     assert told(protocol, Appended(FIRST)) == [Commit(FIRST, 0), Commit(FIRST, 1), Publish(7)]
@@ -84,7 +84,7 @@ def test_a_batch_in_the_ledger_is_only_published() -> None:
 def test_without_nodes_there_is_nobody_to_ask() -> None:
     protocol = BatchProtocol(generation=4, expected={}, tries=1)
     assert told(protocol, Start(7, committed=False)) == [RunJob(FIRST)]
-    assert told(protocol, Written(FIRST)) == [Append(FIRST)]
+    assert told(protocol, JobDone(FIRST)) == [Append(FIRST)]
     assert told(protocol, Appended(FIRST)) == [Publish(7)]
     told(protocol, Published(7))
     assert protocol.phase == "done"
@@ -92,7 +92,7 @@ def test_without_nodes_there_is_nobody_to_ask() -> None:
 
 @pytest.mark.parametrize(
     "before",
-    [BEGUN[:1], BEGUN, (*BEGUN, Written(FIRST))],
+    [BEGUN[:1], BEGUN, (*BEGUN, JobDone(FIRST))],
     ids=["beginning", "running", "preparing"],
 )
 def test_a_failure_before_the_commit_point_ends_the_attempt(before: tuple[Event, ...]) -> None:
@@ -121,7 +121,7 @@ def test_nothing_is_taken_back_from_the_commit_point_on(after: tuple[Event, ...]
 def test_a_part_that_was_not_staged_ends_the_attempt() -> None:
     protocol = machine(tries=1)
     less = Prepared(FIRST, 1, frozenset({("sum-1", 0)}))
-    (end,) = told(protocol, *BEGUN, Written(FIRST), Prepared(FIRST, 0, PARTS[0]), less)
+    (end,) = told(protocol, *BEGUN, JobDone(FIRST), Prepared(FIRST, 0, PARTS[0]), less)
     assert isinstance(end, GiveUp)
     assert "partition 1 of sum-1 was not staged on node 1" in end.why
 
@@ -130,7 +130,7 @@ def test_a_part_that_was_not_staged_ends_the_attempt() -> None:
     "late",
     [
         Begun(FIRST, 0),
-        Written(FIRST),
+        JobDone(FIRST),
         Prepared(FIRST, 0, PARTS[0]),
         Failed(FIRST, "late"),
         Healed(FIRST),
@@ -147,7 +147,7 @@ def test_what_belongs_to_an_earlier_attempt_changes_nothing(late: Event, phase: 
     ahead: tuple[Event, ...] = (
         Begun(SECOND, 0),
         Begun(SECOND, 1),
-        Written(SECOND),
+        JobDone(SECOND),
         Prepared(SECOND, 0, PARTS[0]),
         Prepared(SECOND, 1, PARTS[1]),
         Appended(SECOND),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,12 +102,14 @@ def test_a_batch_that_is_given_up_tells_its_story(tmp_path: Path) -> None:
     assert error.story == (
         "batch 0 starts",
         "attempt 1: failed: disk full at attempt 1",
-        "attempt 1: lost nodes have been looked after",
+        "attempt 1: lost nodes have been replaced",
         "attempt 2: failed: disk full at attempt 2",
-        "attempt 2: lost nodes have been looked after",
+        "attempt 2: lost nodes have been replaced",
         "attempt 3: failed: disk full at attempt 3",
     )
-    assert "disk full at attempt 1" in "".join(error.__notes__)
+    shown = "".join(traceback.format_exception(error)).splitlines()
+    assert "  attempt 1: failed: disk full at attempt 1" in shown
+    assert shown[-1] == f"BatchError: {error}", "the cause comes last"
     assert isinstance(error.__cause__, OSError)
     assert Ledger(tmp_path).last is None
 
@@ -171,7 +174,10 @@ def test_any_number_of_instructions_run_at_once() -> None:
 
 
 def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
-    world = World(tmp_path, watermark=Watermark({"source-1": 1.0}, {}, reach=4_000_000))
+    def closing(seen: Mapping[str, int]) -> int | None:
+        return max(seen.values()) + 4_000_000 if seen else None
+
+    world = World(tmp_path, watermark=Watermark({"source-1": 1.0}, {}, closing=closing))
     batches = world.batches()
     found = [batches.open]
     batches.run(0, CUT, world.job)

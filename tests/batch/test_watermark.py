@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,8 +55,13 @@ def test_a_source_that_was_never_heard_is_not_waited_for_either() -> None:
     assert mark.advance({"a": 2 * SECOND}, passed=5.0).micros == 2 * SECOND
 
 
+def later(seen: Mapping[str, int]) -> int:
+    """What closes windows of 4 s."""
+    return max(seen.values()) + 4 * SECOND
+
+
 def test_when_all_are_silent_everything_is_closed() -> None:
-    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "b": SECOND}, idle=10.0, reach=4 * SECOND)
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "b": SECOND}, idle=10.0, closing=later)
     mark = mark.advance({}, passed=10.0)
     assert mark.idle_sources == ("a", "b")
     assert mark.micros == mark.end == 13 * SECOND
@@ -63,8 +70,7 @@ def test_when_all_are_silent_everything_is_closed() -> None:
 
 
 def test_the_end_is_past_every_window_and_timer() -> None:
-    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND}, reach=4 * SECOND)
+    mark = Watermark({"a": 5.0, "b": 0.0}, {"a": 9 * SECOND, "untimed": 99 * SECOND}, closing=later)
     assert mark.end == 13 * SECOND, "b was never heard"
     assert mark.advance({}, furthest=20 * SECOND).advance({}, furthest=SECOND).end == 20 * SECOND
     assert Watermark({"a": 0.0}, {"a": SECOND}).end is None, "nothing waits"
-    assert Watermark({"a": 0.0}, {}, reach=1).end is None, "nothing was seen"

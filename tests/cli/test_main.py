@@ -77,6 +77,15 @@ def test_a_wrong_pipeline_ends_with_1_and_no_traceback(tmp_path: Path) -> None:
     assert "Traceback" not in answer.stderr
 
 
+def test_an_error_with_a_story_tells_it(tmp_path: Path) -> None:
+    failure = 'BatchError("batch 7 failed", batch_id=7, tries=3, story=("attempt 1: failed: no node",))'
+    (tmp_path / "job.py").write_text(f"from tidegate.errors import BatchError\nraise {failure}\n")
+    answer = tidegate("show", "job.py", cwd=tmp_path)
+    assert answer.returncode == 1
+    told = ["What happened before:", "  attempt 1: failed: no node", "Error: batch 7 failed"]
+    assert answer.stderr.splitlines() == told
+
+
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     answer = tidegate("--debug", "show", "no.py", cwd=tmp_path)
     assert answer.returncode == 1

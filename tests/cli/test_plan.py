@@ -89,7 +89,7 @@ def test_as_json(checkpoint: Path, toy: Toy) -> None:
         (["--nodes", "0"], "--nodes"),
         (["--nodes", "four"], "--nodes"),
         (["--parallelism", "-1"], "--parallelism"),
-        (["--nodes", "4", "--strategy", "fast"], "'fast' is none of restart, eager, lazy, hybrid"),
+        (["--nodes", "4", "--strategy", "fast"], "'fast' is not one of restart, eager, lazy, hybrid"),
         (["--nodes", "4", "--rebalance"], "leave them out"),
         (["--nodes", "4", "--bytes", "1m"], "--bytes is for --rebalance"),
         (["--rebalance", "--bytes", "0"], "'0' is not a size: it must"),

@@ -8,21 +8,21 @@ import pytest
 
 from tests.control.kit import Toy
 from tests.view.batches import batch
-from tidegate.cli.schedule import Appointment, Schedule, parse
+from tidegate.cli.schedule import Schedule, ScheduledRescale, parse
 from tidegate.errors import ConfigError, DurationError
 from tidegate.rescale.model import Ask
 
 
 @pytest.mark.parametrize(
-    ("text", "appointment"),
+    ("text", "rescale"),
     [
-        ("20 seconds: nodes=4", Appointment(20.0, Ask(nodes=4))),
-        ("1.5 min: nodes=2, parallelism=8", Appointment(90.0, Ask(nodes=2, parallelism=8))),
-        ("0 s:strategy=lazy nodes=1", Appointment(0.0, Ask(nodes=1, strategy="lazy"))),
+        ("20 seconds: nodes=4", ScheduledRescale(20.0, Ask(nodes=4))),
+        ("1.5 min: nodes=2, parallelism=8", ScheduledRescale(90.0, Ask(nodes=2, parallelism=8))),
+        ("0 s:strategy=lazy nodes=1", ScheduledRescale(0.0, Ask(nodes=1, strategy="lazy"))),
     ],
 )
-def test_an_appointment_is_a_time_and_what_to_ask_for(text: str, appointment: Appointment) -> None:
-    assert parse(text) == appointment
+def test_a_scheduled_rescale_is_a_time_and_what_to_ask_for(text: str, rescale: ScheduledRescale) -> None:
+    assert parse(text) == rescale
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_a_time_that_is_none_is_refused() -> None:
 
 def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there() -> None:
     toy = Toy()
-    appointments = [Appointment(0.05, Ask(nodes=0)), Appointment(0.0, Ask(nodes=4))]
-    with Schedule(appointments) as schedule:
+    rescales = [ScheduledRescale(0.05, Ask(nodes=0)), ScheduledRescale(0.0, Ask(nodes=4))]
+    with Schedule(rescales) as schedule:
         schedule.attach(toy)
         assert toy.history() == ()
         schedule(batch(0))
@@ -62,7 +62,7 @@ def test_it_asks_in_the_order_of_time_once_the_first_batch_is_there() -> None:
 
 def test_what_is_not_due_by_the_end_does_not_keep_the_run() -> None:
     toy = Toy()
-    with Schedule([Appointment(3600, Ask(nodes=4))]) as schedule:
+    with Schedule([ScheduledRescale(3600, Ask(nodes=4))]) as schedule:
         schedule.attach(toy)
         schedule(batch(0))
     assert toy.history() == ()

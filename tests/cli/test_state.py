@@ -347,7 +347,7 @@ def test_verify_compares_what_spark_says_of_a_batch_with_the_ledger(checkpoint: 
     assert last is not None
     offsets = checkpoint / "spark/offsets" / str(last.batch_id)
     offsets.write_bytes(b"")
-    assert f"{offsets}: it does not say what the ledger does" in problems(checkpoint)
+    assert f"{offsets}: it disagrees with the ledger" in problems(checkpoint)
 
 
 @pytest.mark.parametrize(

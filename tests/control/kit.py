@@ -171,7 +171,10 @@ class Toy:
         if last is None or last.over:
             return
         if last.phase != "starting":
-            raise ControlError(f"rescale {last.number} is under way; ask again when it has settled")
+            raise ControlError(
+                f"rescale {last.number} is under way; ask again when it has settled",
+                story=(f"rescale {last.number} was asked for", "it switched to its route"),
+            )
         self._history[-1] = replace(last, phase="replaced")
 
     def _target(self, ask: Ask) -> list[int]:

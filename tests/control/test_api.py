@@ -279,8 +279,9 @@ def test_what_the_pipeline_refuses_is_a_conflict_and_changes_nothing(server: Con
     ask(server, "POST", "/scale", {"nodes": 4})
     toy.tick()
     before = toy.history()
-    status, text = refusal(server, "POST", "/scale", {"nodes": 3})
-    assert (status, text) == (409, "rescale 1 is under way; ask again when it has settled")
+    status, answer = ask(server, "POST", "/scale", {"nodes": 3})
+    assert (status, answer["error"]) == (409, "rescale 1 is under way; ask again when it has settled")
+    assert answer["story"] == ["rescale 1 was asked for", "it switched to its route"]
     assert toy.history() == before
 
 

@@ -90,6 +90,14 @@ def test_a_refusal_comes_as_it_was_said(client: ControlClient, toy: Toy, ask: As
     assert toy.history() == ()
 
 
+def test_a_refusal_comes_with_its_story(client: ControlClient, toy: Toy) -> None:
+    client.apply(Ask(nodes=4))
+    toy.tick()
+    with pytest.raises(ControlError, match="rescale 1 is under way") as refused:
+        client.apply(Ask(nodes=3))
+    assert refused.value.story == ("rescale 1 was asked for", "it switched to its route")
+
+
 def test_a_rescale_that_is_not_there(client: ControlClient) -> None:
     with pytest.raises(ControlError, match="there is no rescale 3 in this run"):
         client.rescale(3)

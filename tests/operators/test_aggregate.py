@@ -208,7 +208,7 @@ def test_a_sum_beyond_its_type_is_an_error(kind: T.DataType, value: Any) -> None
 
 
 _FLAWS: dict[str, tuple[dict[str, Any], str]] = {
-    "unknown column": ({"total": agg.sum("nope")}, "no column 'nope'; there are k, s, l, at"),
+    "unknown column": ({"total": agg.sum("nope")}, "no column 'nope' among k, s, l, at"),
     "sum of text": ({"total": agg.sum("s")}, r"sum\(s\) needs numbers, but 's' is a string"),
     "quantile of text": ({"half": agg.quantile("s", 0.5)}, "needs numbers"),
     "order of lists": ({"top": agg.max("l")}, "'l' is a array<int>; select the relevant part"),

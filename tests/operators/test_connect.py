@@ -122,7 +122,7 @@ def test_the_right_stream_may_consist_of_its_key() -> None:
 
 
 def test_keys_of_different_length_are_refused() -> None:
-    with pytest.raises(PipelineError, match="keys of 1 and 2 columns"):
+    with pytest.raises(PipelineError, match="equally many columns, but they have 1 and 2"):
         operator(GIVEN, given_input("k string, t timestamp", ["k", "t"]))
 
 

@@ -106,7 +106,7 @@ def test_values_of_any_type_with_an_order_are_ranked(kind: str, values: list[Any
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        (given_input("k int, t timestamp"), "by='v' is not among"),
+        (given_input("k int, t timestamp"), "by='v': there is no column 'v' among"),
         (given_input("v int, t timestamp", ["v"]), "is the key"),
         (given_input("k int, v int, rank int"), "'rank' already"),
         (given_input("k int, v array<int>"), "no order"),

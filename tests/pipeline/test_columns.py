@@ -34,8 +34,8 @@ def counted(rows: tg.Stream) -> tg.Stream:
 @pytest.mark.parametrize(
     ("declare", "step", "problem"),
     [
-        (lambda s: s.key_by("idd").deduplicate(), "key_by-1", "no column 'idd' among .*; is 'id' meant"),
-        (lambda s: s.key_by("id").aggregate(n=tg.agg.sum("valu")), "aggregate-1", "is 'value' meant"),
+        (lambda s: s.key_by("idd").deduplicate(), "key_by-1", "no column 'idd' among .*; did you mean 'id'"),
+        (lambda s: s.key_by("id").aggregate(n=tg.agg.sum("valu")), "aggregate-1", "did you mean 'value'"),
         (lambda s: s.key_by("id").aggregate(n=tg.agg.sum("name")), "aggregate-1", "'name' is a string"),
         (lambda s: s.key_by("tags").deduplicate(), "deduplicate-1", "'tags' is of type array"),
         (lambda s: s.key_by("id").top_n(2, by="price"), "top_n-1", "no column 'price'"),

@@ -10,6 +10,7 @@ from inspect import currentframe
 import pytest
 
 import tidegate as tg
+from tidegate.pipeline.window import Window
 
 
 def readings(pipeline: tg.Pipeline) -> tg.Stream:
@@ -197,16 +198,42 @@ def test_keyed_steps_are_declared_and_drawn() -> None:
     assert "n = count(), top = max(value)" in str(p)
 
 
-def test_what_waits_for_the_watermark_adds_up_along_the_way() -> None:
-    p = tg.Pipeline("reach")
-    left = readings(p)
-    left.key_by("id").aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
-    assert p.plan().reach is None
-    right = readings(p)
-    windows = left.key_by("id").window(tg.sliding("4 s", every="2 s")).aggregate(n=tg.agg.count())
-    windows.key_by("n").window(tg.session("3 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
-    left.interval_join(right, on="id", before="60 s", after="5 s").sink(tg.sinks.Discard())
-    assert p.plan().reach == 7_000_002, "two steps, each of which waits until its moment is past"
+def test_the_closing_watermark_is_just_past_what_waits_along_the_way() -> None:
+    second = 1_000_000
+    newest = {"source-1": 9 * second, "source-2": 5 * second}
+
+    def closing(declare: Callable[[tg.Stream, tg.Stream], tg.Stream]) -> int | None:
+        p = tg.Pipeline("closing")
+        left, right = readings(p), readings(p)
+        left.union(right).sink(tg.sinks.Discard())
+        declare(left, right).sink(tg.sinks.Discard())
+        return p.plan().closing_watermark(newest)
+
+    def windows(stream: tg.Stream, window: Window) -> tg.Stream:
+        return stream.key_by("id").window(window).aggregate(n=tg.agg.count())
+
+    four, ten = tg.tumbling("4 s"), tg.tumbling("10 s")
+    sliding, session = tg.sliding("4 s", every="2 s"), tg.session("3 s")
+    assert closing(lambda left, _: left.key_by("id").aggregate(n=tg.agg.count())) is None
+    assert closing(lambda left, _: windows(left, four)) == 12 * second
+    assert closing(lambda _, right: windows(right, four)) == 8 * second, "each source has its own times"
+    assert closing(lambda left, _: windows(windows(left, tg.tumbling("2 s")), ten)) == 10 * second
+    assert closing(lambda left, _: windows(windows(left, ten), four)) == 12 * second
+    assert closing(lambda left, _: windows(left, sliding)) == 12 * second
+    assert closing(lambda left, _: windows(left, session)) == 12 * second + 1, "its end is part of it"
+    assert closing(lambda left, right: left.window_join(right, on="id", window=ten)) == 10 * second
+
+    def near(left: tg.Stream, right: tg.Stream) -> tg.Stream:
+        return left.interval_join(right, on="id", before="60 s", after="5 s")
+
+    assert closing(near) == 14 * second + 1
+    assert closing(lambda left, right: windows(near(left, right), four)) == 17 * second, "it is 5 s behind"
+
+
+def test_nothing_is_closed_before_anything_was_seen() -> None:
+    p = tg.Pipeline("unseen")
+    readings(p).key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    assert p.plan().closing_watermark({}) is None
 
 
 def test_rows_that_a_join_has_held_back_are_behind_the_watermark() -> None:
@@ -217,7 +244,7 @@ def test_rows_that_a_join_has_held_back_are_behind_the_watermark() -> None:
     counts = wider.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
     counts.sink(tg.sinks.Discard())
     plan = p.plan()
-    assert [plan.lag(stream.step) for stream in (pairs, wider, counts)] == [0, 5_000_000, 7_000_000]
+    assert [plan.delay(stream.step) for stream in (pairs, wider, counts)] == [0, 5_000_000, 7_000_000]
 
 
 def test_sessions_are_not_joined_and_the_error_says_why() -> None:

@@ -8,14 +8,14 @@ from tidegate.batch.outcome import Outcome
 from tidegate.rescale.history import STRETCH, History
 from tidegate.rescale.model import Ask, Latency, Moved, Rescale, RescalePhase
 from tidegate.sources.source import Seen
-from tidegate.state.fleet.nodes import Arrived, Kept
+from tidegate.state.fleet.nodes import Arrived, StateResult
 from tidegate.state.log.manifest import StateManifest
 
 
 def batch(number: int, at: float, latency: float = 1.0, arrived: Arrived | None = None) -> Outcome:
     """A batch whose median row waited for `latency` seconds, and its slowest for twice as long."""
     seen = Seen(1, median=round((at - latency) * 1e6), oldest_percent=round((at - 2 * latency) * 1e6))
-    kept = Kept(StateManifest(number, 8, None, ()), 0, 0, 0, 0, arrived) if arrived else None
+    kept = StateResult(StateManifest(number, 8, None, ()), 0, 0, 0, 0, arrived) if arrived else None
     return Outcome(number, at, {}, {"source-1": seen}, {}, None, {}, 1, kept)
 
 

@@ -18,7 +18,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.rescale.model import Ask
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.run import recovery
-from tidegate.state.fleet.nodes import Arrived, Kept, Nodes
+from tidegate.state.fleet.nodes import Arrived, Nodes, StateResult
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.table import StateTable
 
@@ -111,7 +111,7 @@ def test_a_second_one_is_refused_with_the_story_of_the_first(desk: Desk) -> None
 
 
 def outcome(batch_id: int, groups_left: int) -> Outcome:
-    kept = Kept(StateManifest(batch_id, 256, None, ()), 0, 0, 0, 0, Arrived(groups_left=groups_left))
+    kept = StateResult(StateManifest(batch_id, 256, None, ()), 0, 0, 0, 0, Arrived(groups_left=groups_left))
     return Outcome(batch_id, 1000.0 + batch_id, {}, {}, {}, None, {}, 1, kept)
 
 

@@ -225,7 +225,7 @@ def test_neighbours_stay_together_where_nothing_is_known_of_the_load() -> None:
 @pytest.mark.parametrize(
     ("nodes", "partitions", "message"),
     [
-        (9, 9, "9 nodes were asked for, but the number of key groups is the limit.*at most 8 nodes"),
+        (9, 9, "9 nodes were asked for, but there are only 8 key groups.*at most 8 nodes"),
         (0, 4, "0 nodes were asked for"),
         (2, -1, "-1 partitions were asked for"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import tidegate as tg
 from tests.conftest import Run
 from tests.run.readings import START, read
+from tidegate import config
+from tidegate.control.controls import Controls
 from tidegate.testing import faults
 from tidegate.testing.faults import Fault, InjectedError
 
@@ -101,6 +104,56 @@ def test_silence_closes_what_the_end_would_keep(run: Run, tmp_path: Path) -> Non
     add(tmp_path / "in", "second", ("a", 2))
     assert [(batch.idle, batch.rows_in) for batch in go(engine__idle="1 ms")] == [((), 1), (("source-1",), 0)]
     assert [row["n"] for row in read(tmp_path / "out")] == [2]
+
+
+def test_rows_after_what_was_closed_are_on_time(run: Run, tmp_path: Path) -> None:
+    """However many steps wait for one another: windows that no row has begun are not closed."""
+    source = add(tmp_path / "in", "first", ("a", 1), ("a", 5))
+
+    def late() -> int:
+        p = tg.Pipeline("after")
+        short = p.source(source).key_by("id").window(tg.tumbling("2 s")).aggregate(n=tg.agg.count())
+        long = short.key_by("id").window(tg.tumbling("10 s")).aggregate(n=tg.agg.sum("n"))
+        long.sink(tg.sinks.Files(tmp_path / "out"))
+        return run(p)[0].late
+
+    assert late() == 0
+    assert [row["n"] for row in read(tmp_path / "out")] == [2]
+    add(tmp_path / "in", "second", ("a", 10), ("a", 11))
+    assert late() == 0
+    assert [row["n"] for row in read(tmp_path / "out")] == [2, 2]
+
+
+class Stop(logging.Handler):
+    """Stops the run at the first message."""
+
+    def attach(self, controls: Controls) -> None:
+        self.controls = controls
+
+    def __call__(self, progress: tg.BatchProgress) -> None:
+        pass
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.controls.stop()
+
+
+def test_that_windows_wait_for_a_silent_source_is_said(
+    tmp_path: Path, spark: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.run.runner.SILENCE", 0.0)
+    p = tg.Pipeline("quiet")
+    source = add(tmp_path / "in", "first", ("a", 1))
+    counts = p.source(source).key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count())
+    counts.sink(tg.sinks.Files(tmp_path / "out"))
+    overrides = {"engine.checkpoint": str(tmp_path / "checkpoint"), "engine.interval": "100 ms"}
+    stop, logger = Stop(logging.WARNING), logging.getLogger("tidegate.run.runner")
+    logger.addHandler(stop)
+    try:
+        summary = p.run(config=config.load(environ={}, overrides=overrides), listeners=[stop], duration=120)
+    finally:
+        logger.removeHandler(stop)
+    assert summary.stopped_by == "signal"
+    assert "s from source-1: what is open, such as windows, stays open until rows come" in caplog.text
 
 
 def test_the_end_comes_even_if_the_source_goes_on(run: Run, tmp_path: Path) -> None:

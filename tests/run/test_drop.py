@@ -160,4 +160,4 @@ def test_a_step_that_is_unknown_is_told_with_those_that_are(checkpoint: Path) ->
 def test_the_command_says_what_it_did(checkpoint: Path) -> None:
     result = CliRunner().invoke(app, ["state", "drop", str(checkpoint), "pairs"])
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("discarded pairs.left, pairs.right: after batch 2")
+    assert result.stdout.startswith("discarded pairs.left, pairs.right: pairs has no state after batch 2")

@@ -286,8 +286,8 @@ def test_files_that_no_batch_needs_are_deleted(run: Run, tmp_path: Path) -> None
 
 def changed(tmp_path: Path) -> Iterator[tuple[tg.Pipeline, str]]:
     for aggregates, key, message in (
-        ({"n": tg.agg.count()}, "value", "aggregate-1 has changed .* had the key"),
-        ({"m": tg.agg.count()}, "id", "aggregate-1 has changed .* kept 'n.count'"),
+        ({"n": tg.agg.count()}, "value", "aggregate-1 has changed .* had id for 'key columns' and has value"),
+        ({"m": tg.agg.count()}, "id", r"aggregate-1 has changed .* had count\(\) for 'n' and has nothing"),
         ({"n": tg.agg.sum("value")}, "id", r"aggregate-1 has changed .* had count\(\) for 'n'"),
     ):
         p = tg.Pipeline("changed")

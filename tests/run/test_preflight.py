@@ -14,9 +14,10 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run import preflight
 from tidegate.state.log.manifest import StateManifest
+from tidegate.state.table.evolution import check_meaning
 from tidegate.state.table.table import StateTable
 
-MEANING = {"aggregate-1": {"n": "count()", "window": "none"}}
+MEANING = {"aggregate-1": {"n": "count()", "key columns": "id", "window": "none"}}
 
 
 def counting(folder: Path, *, window: bool = False, name: str | None = None) -> tg.Pipeline:
@@ -97,6 +98,37 @@ def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None
         CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"
     ):
         preflight.check_state(counting(folder, window=True).plan(), checkpoint)
+
+
+def test_an_aggregate_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:
+    p = tg.Pipeline("counting")
+    rows = p.source(tg.sources.Files(folder, schema="id bigint")).key_by("id")
+    rows.aggregate(m=tg.agg.count()).sink(tg.sinks.Discard())
+    with pytest.raises(CheckpointError, match=r"had count\(\) for 'n' and has nothing now"):
+        preflight.check_state(p.plan(), checkpoint)
+
+
+def test_another_key_is_told(folder: Path, checkpoint: Path) -> None:
+    p = tg.Pipeline("counting")
+    rows = p.source(tg.sources.Files(folder, schema="id bigint, site bigint")).key_by("site")
+    rows.aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+    with pytest.raises(CheckpointError, match="had id for 'key columns' and has site now"):
+        preflight.check_state(p.plan(), checkpoint)
+
+
+def test_windows_after_a_join_with_another_delay_are_told(folder: Path) -> None:
+    """Their state says when it is due, by the delay of before; the join itself may have been dropped."""
+
+    def after(delay: str) -> tg.Pipeline:
+        p = tg.Pipeline("paired")
+        rows = p.source(tg.sources.Files(folder, schema="id bigint, at timestamp", event_time="at"))
+        pairs = rows.interval_join(rows.select("id", other="at"), on="id", after=delay)
+        pairs.key_by("id").window(tg.tumbling("4 s")).aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
+        return p
+
+    before = {name: parts for name, parts in after("5 s").plan().meaning.items() if name == "aggregate-1"}
+    with pytest.raises(CheckpointError, match="had 5 s for 'delay by joins' and has 9 s now"):
+        check_meaning(before, after("9 s").plan().meaning, folder)
 
 
 def test_state_of_a_step_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tidegate.errors import CheckpointError, InUseError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
 from tidegate.run.inspection import Inspection
-from tidegate.run.lock import locked
+from tidegate.run.lock import locked, take_over_stopped
 from tidegate.run.reset import reset
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Local
@@ -90,6 +91,14 @@ def test_it_is_only_set_back_and_never_under_a_driver(checkpoint: Path) -> None:
     with locked(checkpoint, take_over=False), pytest.raises(InUseError):
         reset(checkpoint, datetime(2026, 1, 1, tzinfo=UTC))
     assert last(checkpoint).watermark == FAR
+
+
+def test_a_driver_that_went_on_without_the_lock_is_noticed(checkpoint: Path) -> None:
+    ledger, running = Ledger(checkpoint / "ledger"), Ledger(checkpoint / "ledger")
+    running.take_over()
+    running.append(replace(last(checkpoint), batch_id=2, generation=running.generation))
+    with pytest.raises(CheckpointError, match="a driver is running"):
+        take_over_stopped(ledger, checkpoint)
 
 
 def test_the_command_shows_it_and_sets_it_back(checkpoint: Path) -> None:

@@ -238,7 +238,7 @@ def test_partitions_that_are_added_are_written_to_after_the_batch_that_was_begun
 
 def test_broker_that_is_not_there_is_named(spark: SparkSession) -> None:
     options = {"kafka.default.api.timeout.ms": "1500", "kafka.request.timeout.ms": "1000"}
-    with pytest.raises(SinkError, match=r"Kafka rows at 127\.0\.0\.1:1 is not usable: .*Timeout"):
+    with pytest.raises(SinkError, match=r"Kafka rows at 127\.0\.0\.1:1 cannot be used: .*Timeout"):
         Kafka("127.0.0.1:1", "rows", options=options).open(spark, pipeline="test")
 
 

@@ -109,7 +109,7 @@ def test_manifest_that_was_deleted_is_noticed(folder: OutputFolder, lost: int) -
         tg.read(folder.root)
     assert any(f"batch {lost}" in problem for problem in verify(folder.root))
     if lost < 3:
-        with pytest.raises(SinkError, match=rf"batch {lost} was before batch {lost + 1}"):
+        with pytest.raises(SinkError, match=rf"batch {lost + 1} follows batch {lost}"):
             opened(folder, 3, receipt)
     else:  # The ledger still knows all that the manifest said.
         opened(folder, 3, receipt)
@@ -140,7 +140,7 @@ def test_manifest_that_was_damaged_is_noticed(folder: OutputFolder, place: int) 
     content[place] ^= 1
     path.write_bytes(content)
     for look in (lambda: tg.read(folder.root), lambda: opened(folder, 2, receipt)):
-        with pytest.raises(SinkError, match=r"000000000002\.json .*checksum does not fit"):
+        with pytest.raises(SinkError, match=r"000000000002\.json .*checksum does not match"):
             look()
     assert any("000000000002.json" in problem for problem in verify(folder.root))
 
@@ -297,9 +297,9 @@ def test_compaction_keeps_the_chain(folder: OutputFolder, monkeypatch: pytest.Mo
     receipt = publish(folder, range(13, 14))
     opened(folder, 13, receipt)
     (folder.manifests / Span(9, 11).name).unlink()
-    with pytest.raises(SinkError, match="batch 11 was before batch 12"):
+    with pytest.raises(SinkError, match="batch 12 follows batch 11"):
         tg.read(folder.root)
-    with pytest.raises(SinkError, match="batch 11 was before batch 12"):
+    with pytest.raises(SinkError, match="batch 12 follows batch 11"):
         opened(folder, 13, receipt)
 
 
@@ -307,9 +307,9 @@ def test_compaction_does_not_hide_a_gap(folder: OutputFolder, monkeypatch: pytes
     publish(folder, range(6))
     manifest_of(folder, 4).unlink()
     monkeypatch.setattr(compaction, "FAN_IN", 3)
-    with pytest.raises(SinkError, match="batch 4 was before batch 5"):
+    with pytest.raises(SinkError, match="batch 5 follows batch 4"):
         Compaction(folder).run()
-    with pytest.raises(SinkError, match="batch 4 was before batch 5"):
+    with pytest.raises(SinkError, match="batch 5 follows batch 4"):
         tg.read(folder.root)
 
 

@@ -173,7 +173,7 @@ def test_unique_key_behind_updates_is_refused_before_the_start(
     database: Database, spark: SparkSession
 ) -> None:
     database.run("create table {table} (id bigint primary key, n bigint)")
-    with pytest.raises(SinkError, match=r'takes each \(id\) once.*mode="upsert", key=\[\'id\'\]'):
+    with pytest.raises(SinkError, match=r'takes each \(id\) only once.*mode="upsert", key=\[\'id\'\]'):
         database.open(spark).check_updates(["id"])
     database.open(spark).check_updates(["other"])
     database.open(spark, key="id").check_updates(["id"])

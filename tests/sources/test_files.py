@@ -256,7 +256,7 @@ def test_a_bad_schema_is_refused(folder: Path, spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_an_event_time_that_is_no_column_is_refused(folder: Path, spark: SparkSession) -> None:
     source = Files(folder, schema="id int", event_time="at")
-    with pytest.raises(PipelineError, match="'at' is not one of the columns id"):
+    with pytest.raises(PipelineError, match="there is no column 'at' among id"):
         source.load(spark, parallelism=1, first_rows=None)
 
 

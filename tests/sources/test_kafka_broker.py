@@ -71,6 +71,6 @@ def test_topic_that_is_missing_is_named_and_not_created(kafka_bootstrap: str) ->
     client.create_topics([NewTopic(name, 1)])[name].result()
     tg.sources.Kafka(kafka_bootstrap, name).check()
     for _ in range(2):
-        with pytest.raises(PipelineError, match=f"there is no topic '{name}s' at .*is '{name}' meant"):
+        with pytest.raises(PipelineError, match=f"there is no topic '{name}s' at .*did you mean '{name}'"):
             tg.sources.Kafka(kafka_bootstrap, f"{name}s").check()
     tg.sinks.Kafka(kafka_bootstrap, f"{name}s").check()

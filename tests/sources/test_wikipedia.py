@@ -18,7 +18,7 @@ from tidegate.errors import PipelineError
 from tidegate.sinks import Discard
 from tidegate.sources import ServerNames, Wikipedia
 from tidegate.sources._changes import changes
-from tidegate.sources._folder import Volume, Written, write_lines
+from tidegate.sources._folder import Totals, Volume, write_lines
 from tidegate.sources.source import REASON, Limit, Source
 from tidegate.sources.wikipedia import server_lines
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def write_wikipedia(out: Path, volume: Volume, *, seed: int = 0, **more: Any) -> Written:
+def write_wikipedia(out: Path, volume: Volume, *, seed: int = 0, **more: Any) -> Totals:
     return write_lines(out, partial(changes, seed), volume, seed=seed, **more)
 
 
-def write_server_names(out: Path, volume: Volume, **more: Any) -> Written:
+def write_server_names(out: Path, volume: Volume, **more: Any) -> Totals:
     return write_lines(out, partial(server_lines, 0), volume, **more)
 
 
@@ -110,7 +110,7 @@ def test_a_share_of_lines_is_malformed(tmp_path: Path) -> None:
 
 
 def test_no_half_file_is_left_when_writing_fails(tmp_path: Path) -> None:
-    def fail(written: Written) -> None:
+    def fail(written: Totals) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -119,7 +119,7 @@ def test_no_half_file_is_left_when_writing_fails(tmp_path: Path) -> None:
 
 
 def test_progress_adds_up(tmp_path: Path) -> None:
-    told: list[Written] = []
+    told: list[Totals] = []
     written = write_server_names(
         tmp_path, Volume(rows=150_000, files=2), progress=lambda so_far: told.append(replace(so_far))
     )

@@ -23,16 +23,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tests.cluster.kit import await_that
 from tests.java import DRIVER_JAVA, SMALL
 from tests.run.readings import sensors
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.errors import SinkError, TidegateError
+from tidegate.sinks import small_files
 from tidegate.sources.source import Limit, Position, Waiting
 from tidegate.spark import class_archive, kafka_admin, session, standalone
 from tidegate.spark.checkpoint_files import CheckpointFiles
@@ -354,6 +357,18 @@ def test_contract_LogicalRDD(spark: SparkSession) -> None:
         assert "Exchange" not in jdf.queryExecution().executedPlan().toString()
         assert sorted(map(tuple, grouped.collect())) == [(key, 5) for key in range(5) for _ in range(4)]
     rows.unpersist()
+
+
+def test_contract_written_files(spark: SparkSession, tmp_path: Path) -> None:
+    """A write leaves files named `part-*` in its folder; Parquet's footers hold Spark's schema."""
+    rows = spark.range(0, 6, 1, 2).selectExpr("id", "timestamp_seconds(id) as at")
+    for kind in ("parquet", "json"):
+        rows.write.format(kind).save(str(tmp_path / kind))
+        parts = [path for path in (tmp_path / kind).iterdir() if path.name[0] not in "._"]
+        assert len(parts) == 2
+        assert all(path.match(f"part-*.{kind}") for path in parts)
+    text = pq.read_schema(next((tmp_path / "parquet").glob("part-*"))).metadata[small_files.SPARK_SCHEMA]
+    assert StructType.fromJson(json.loads(text)).simpleString() == "struct<id:bigint,at:timestamp>"
 
 
 def test_contract_SQLConf_contains(spark: SparkSession) -> None:

@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 class Garbage:
     """Deletes runs of the log, and records of the ledger, once they are out of the retention.
 
-    What the newest `retention` committed batches name stays. A run that was never named by one is left over
-    from a node that was lost or from owners that have changed since, or is about to be named by the next
-    batch. So after a change of the route, what no batch has named for a while is deleted; and at the start,
-    what nodes of earlier drivers wrote.
+    What the newest `retention` committed batches name stays. A run that no batch has named is left over from
+    a lost node or from an earlier owner, or is about to be named by the next batch. So after a change of the
+    route, runs that no batch has named for a while are deleted; and at the start, those of earlier drivers.
     """
 
     def __init__(self, ledger: Ledger, storage: Storage | None, retention: int) -> None:
@@ -46,8 +45,7 @@ class Garbage:
                 self._delete(name)
 
     def collect(self, manifest: StateManifest | None, route: int = 0) -> None:
-        """After a batch on this version of the route is through. What cannot be deleted costs space, nothing
-        else."""
+        """After a batch on this version of the route. A file that cannot be deleted only costs space."""
         try:
             self._ledger.forget(self._retention)
         except (OSError, CheckpointError) as error:

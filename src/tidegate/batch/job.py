@@ -46,7 +46,7 @@ class SparkJobs:
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
         with (
-            self.translation.blaming(),
+            self.translation.attributing_errors(),
             self._timely(ticket),
             synced(query.checkpoint, ticket.batch_id, cut, first=not self.outputs.staged),
             _held(self.translation, rows) as held,

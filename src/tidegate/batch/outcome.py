@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
 from tidegate.sources.source import Seen
-from tidegate.state.fleet.nodes import Arrived, Kept
+from tidegate.state.fleet.nodes import Arrived, StateResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Outcome:
     watermark: int | None
     phases: Mapping[str, float]
     tries: int
-    kept: Kept | None = None
+    kept: StateResult | None = None
     """What it left in the state nodes; None without state."""
     idle: tuple[str, ...] = ()
     """Sources that its watermark did not wait for."""

@@ -83,7 +83,7 @@ class Outputs:
         if writer is None:
             raise CheckpointError(
                 f"batch {batch_id} was committed with rows for {place}, which is no longer in the "
-                "pipeline; restore that sink so that they are published, then remove it"
+                "pipeline; restore that sink to have them published, then remove it"
             )
         writer.publish(batch_id, receipt)
 

@@ -6,9 +6,9 @@
     all are prepared     -> append to the ledger, if every part was staged: THE commit point
     appended             -> commit on every node, publish
 
-Up to the commit point any failure ends the attempt: nodes are looked after and the next attempt begins. After
-it nothing is taken back: a node that missed its commit learns of it from the next `begin`. Every event of a
-node or job carries its ticket, so what arrives late, twice or for an earlier attempt changes nothing.
+Up to the commit point any failure ends the attempt: lost nodes are replaced, and the next attempt begins.
+After it nothing is undone: a node that missed its commit learns of it from the next `begin`. Every event of a
+node or job carries its ticket, so events that arrive late, twice or for an earlier attempt change nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Start:
     """Whether the ledger has the batch already: Spark is replaying it."""
 
     def __str__(self) -> str:
-        return f"batch {self.batch_id} starts" + (" again: it is committed" if self.committed else "")
+        return f"batch {self.batch_id} starts" + (" again: it is already committed" if self.committed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """The Spark job is through: every task has staged, every sink has written."""
+class JobDone:
+    """The Spark job is done: every task has staged, every sink has written."""
 
     ticket: Ticket
 
@@ -66,7 +66,7 @@ class Failed:
     ticket: Ticket
     why: str
     lasting: bool = False
-    """Whether another attempt is sure to fail of the same."""
+    """Whether another attempt is bound to fail in the same way."""
 
     def __str__(self) -> str:
         return f"attempt {self.ticket.attempt}: failed: {self.why}"
@@ -79,7 +79,7 @@ class Healed:
     ticket: Ticket
 
     def __str__(self) -> str:
-        return f"attempt {self.ticket.attempt}: lost nodes have been looked after"
+        return f"attempt {self.ticket.attempt}: lost nodes have been replaced"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Published:
         return f"batch {self.batch_id} is published"
 
 
-Event: TypeAlias = Start | Begun | Written | Prepared | Failed | Healed | Appended | Committed | Published
+Event: TypeAlias = Start | Begun | JobDone | Prepared | Failed | Healed | Appended | Committed | Published
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """Look after the nodes before the next attempt."""
+    """Replace lost nodes before the next attempt."""
 
     ticket: Ticket
 
@@ -166,7 +166,7 @@ BatchPhase: TypeAlias = Literal[
 
 
 class BatchProtocol:
-    """One batch on its way. `expected` says what each node must have got before the batch can commit."""
+    """One batch. `expected` says what must be staged on each node before the batch can commit."""
 
     def __init__(self, *, generation: int, expected: Mapping[int, frozenset[StagedPart]], tries: int) -> None:
         self._generation = generation
@@ -180,10 +180,10 @@ class BatchProtocol:
         self.story: list[Event] = []
         """Every event so far; `str` of one is a line for people."""
         self.why = ""
-        """What the latest attempt failed of."""
+        """Why the latest attempt failed."""
 
     def handle(self, event: Event) -> list[Instruction]:
-        """What to do now. An event that does not fit the current attempt is passed over."""
+        """What to do now. An event that does not belong to the current attempt is ignored."""
         self.story.append(event)
         if isinstance(event, Start):
             return self._start(event)
@@ -195,7 +195,7 @@ class BatchProtocol:
             case Begun(), "beginning":
                 self._waiting.discard(event.node)
                 return [] if self._waiting else self._run()
-            case Written(), "running":
+            case JobDone(), "running":
                 return self._ask("preparing", Prepare) or self._append()
             case Prepared(), "preparing":
                 return self._prepared(event)
@@ -225,7 +225,7 @@ class BatchProtocol:
     def _ask(
         self, phase: BatchPhase, instruction: type[Begin] | type[Prepare] | type[Commit]
     ) -> list[Instruction]:
-        """Turn to every node; empty when there is none."""
+        """The same instruction for every node; empty without nodes."""
         self.phase = phase
         self._waiting = set(self._expected)
         return [instruction(self.ticket, node) for node in sorted(self._waiting)]

@@ -1,8 +1,8 @@
-"""Ledger and Spark's own checkpoint, which must say the same of where a batch begins and ends.
+"""Ledger and Spark's own checkpoint, which must agree on where a batch begins and ends.
 
-The ledger is the truth. Spark does not wait for the disk, so a power cut may take what it knows of batches
-that are committed, and people delete or restore its folder: it would plan those batches anew, with another
-end, and the rows in between would be in no batch or in two.
+The ledger is the truth. Spark does not wait for the disk, so a power cut may lose its record of committed
+batches, and people delete or restore its folder: it would plan those batches anew, with another end, and the
+rows in between would be in no batch or in two.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def reconcile(spark: CheckpointFiles, last: Entry | None, sources: Sequence[str]
     for number, name in enumerate(sources):
         if lost := spark.missing_log(number, ends[number]):
             raise CheckpointError(
-                f"the checkpoint cannot be resumed: {lost} is missing or damaged, a part of the list of "
-                f"files that {name} has read, and without it they would be read again. Restore "
+                f"the checkpoint cannot be resumed: {lost}, a part of the list of files that {name} has "
+                f"read, is missing or damaged, and without it they would be read again. Restore "
                 f"{spark.folder} as it was after batch {committed}, go back to a savepoint, or start over "
                 "with a new checkpoint"
             )
@@ -56,15 +56,15 @@ def check_ahead(spark: Path, finished: int, committed: int) -> None:
     if finished > committed:
         has = f"ends with batch {committed}" if committed >= 0 else "has no batch"
         raise CheckpointError(
-            f"the newest records of the ledger are missing: it {has}, but by Spark's own record in "
-            f"{spark} batch {finished} was committed. The output of the pipeline is not the cause, so "
-            "leave it as it is: restore the checkpoint as a whole from one copy, or go back to a savepoint"
+            f"the newest records of the ledger are missing: it {has}, but according to Spark's own record in "
+            f"{spark} batch {finished} was committed. The output of the pipeline is not at fault, so "
+            "leave it as it is: restore the whole checkpoint from one copy, or go back to a savepoint"
         )
 
 
 def check_cut(batch_id: int, cut: Mapping[str, Cut], last: Entry | None, committed: Entry | None) -> None:
-    """Raise CheckpointError unless Spark brings a batch with the cut that the ledger has of it or, one that
-    it does not have, from where the last one ended."""
+    """Raise CheckpointError unless the cut of a batch is the one in the ledger or, for a new batch, begins
+    where the last one ended."""
     for name, mine in cut.items():
         if committed is not None:
             agree = committed.cut.get(name, mine) == mine
@@ -72,9 +72,9 @@ def check_cut(batch_id: int, cut: Mapping[str, Cut], last: Entry | None, committ
             agree = last is None or name not in last.cut or last.cut[name].end == mine.start
         if not agree:
             raise CheckpointError(
-                f"Spark brings batch {batch_id} of {name} from {mine.start} to {mine.end}, which is not "
-                "where the ledger has it: rows would be lost or come twice. Spark's checkpoint was changed "
-                "while the pipeline ran; start the pipeline again, and it is rebuilt from the ledger"
+                f"Spark planned batch {batch_id} of {name} from {mine.start} to {mine.end}, which disagrees "
+                "with the ledger: rows would be lost or repeated. Spark's checkpoint was changed while the "
+                "pipeline was running; start the pipeline again, and it is rebuilt from the ledger"
             )
 
 

@@ -1,17 +1,17 @@
-"""The batch protocol's shell: carries out what the protocol says, and tells it what came of it.
+"""The batch protocol's shell: carries out the protocol's instructions, and reports back what happened.
 
-It knows ledger, state nodes, watermark and garbage, and takes whatever else it needs by hand, so that it runs
+It knows ledger, state nodes, watermark and garbage, and is given everything else it needs, so that it runs
 without Spark, threads or a real clock:
 
 `job(ticket, assignment)` runs one attempt at the batch: its tasks read and stage state as the assignment
-    tells them (None for a pipeline without state), its outputs lie where nobody reads them; it answers what
-    was written. May raise anything: the attempt has failed, and the next one calls it with another ticket.
-    A StepError is sure to come again, so it ends the run.
+    says (None for a pipeline without state), its outputs are where nobody reads them; it returns what was
+    written. May raise anything: the attempt has failed, and the next one calls it with another ticket.
+    A StepError would only happen again, so it ends the run.
 `publish(batch_id, place, receipt)` makes visible what an attempt wrote to one place. Called at least once for
-    each receipt of a committed batch, so it must bear repetition. May raise anything and is called again;
+    each receipt of a committed batch, so it must be idempotent. May raise anything and is called again;
     CheckpointError and FencedError end the run.
-`map(do, instructions)` does several instructions, side by side or in any order, and answers their events.
-    An exception of one of them is raised, once none is still at work.
+`map(do, instructions)` carries out several instructions, concurrently or in any order, and returns their
+    events. If one of them raises, the exception is raised once none is still running.
 `sleep(seconds)`, `clock()`: waiting before another try; seconds since 1970.
 """
 
@@ -41,7 +41,7 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.reasons import reason
-from tidegate.state.fleet.nodes import Kept, Nodes
+from tidegate.state.fleet.nodes import Nodes, StateResult
 from tidegate.state.task.assignment import Assignment
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Batches:
     """How often a batch is attempted, and published, before it is given up."""
     retry_wait: float
     limit: Callable[[], int | None] = lambda: None
-    """The limit in force, for the ledger: a restart begins with it."""
+    """The current limit, for the ledger: a restart begins with it."""
     meaning: Mapping[str, Mapping[str, str]] | None = None
     """What the state of each step stands for, for the ledger."""
     configured: tuple[int, int] | None = None
@@ -88,12 +88,12 @@ class Batches:
     def run(
         self, batch_id: int, cut: Mapping[str, Cut], job: Job, *, planned_at: datetime | None = None
     ) -> Outcome | None:
-        """Carry one batch through; None when it had been committed before.
+        """Carry out one batch; None if it had been committed before.
 
-        One whose cut is empty closes all that is open: Spark makes none without rows, so it was planned for
-        that. `planned_at`: when Spark planned the batch.
+        A batch with an empty cut closes everything that is open: Spark makes no batch without rows, so it was
+        planned for that. `planned_at`: when Spark planned the batch.
 
-        Raises BatchError when it failed as often as it may, FencedError when another driver has taken over.
+        Raises BatchError when it failed too often, FencedError when another driver has taken over.
         """
         entry = self.ledger.get(batch_id)
         check_cut(batch_id, cut, self.ledger.last, entry)
@@ -122,8 +122,8 @@ class Batches:
 
     @property
     def open(self) -> bool:
-        """Whether something may wait for the watermark that a closing batch would have. After such a batch
-        that is only what it has set itself: timers that are to stay."""
+        """Whether anything may be waiting for the watermark that a closing batch would have. After such a
+        batch, only timers that it has set itself are, and those stay."""
         last, end = self.ledger.last, self.watermark.end
         if last is None or end is None or _is_closing(last.cut):
             return False
@@ -131,7 +131,7 @@ class Batches:
 
 
 class _Batch:
-    """One batch on its way."""
+    """One batch at work."""
 
     def __init__(
         self,
@@ -152,11 +152,11 @@ class _Batch:
         self._phases: dict[str, float] = {}
         self._tries = 1
         self._written: Written | None = None
-        self.kept: Kept | None = None
+        self.kept: StateResult | None = None
         """What the batch left in the nodes, once it is in the ledger; None without state."""
         self._cause: Exception | None = None
         self._failures: list[str] = []
-        """Of publishing, which the protocol hears nothing of."""
+        """Failures of publishing, of which the protocol is not told."""
         self._protocol = BatchProtocol(
             generation=batches.ledger.generation,
             expected=batches.nodes.expected if batches.nodes else {},
@@ -214,7 +214,7 @@ class _Batch:
         return self._of.nodes
 
     def _attempt(self, instruction: protocol.Begin | protocol.RunJob | protocol.Prepare) -> Event:
-        """A failure before the commit point is an event like any other; that of being replaced is not."""
+        """A failure before the commit point is an event like any other, except for being fenced."""
         try:
             match instruction:
                 case protocol.Begin(ticket, node):
@@ -229,7 +229,7 @@ class _Batch:
                         assignment = nodes.assignment(ticket, self._time) if nodes else None
                         self._written = self._job(ticket, assignment)
                         faults.reach("driver.written", self._id)
-                    return protocol.Written(ticket)
+                    return protocol.JobDone(ticket)
                 case protocol.Prepare(ticket, node):
                     with self._timed("prepare"):
                         staged = self._nodes.prepare(node, ticket)
@@ -316,7 +316,7 @@ class _Batch:
             "batch %d: try %d of %d failed: %s", self._id, ticket.attempt, self._of.tries, self._protocol.why
         )
         self._tries = ticket.attempt + 1
-        # A lost node is the cause, and it is put right; anything else may need a moment to pass.
+        # If a lost node was the cause, it has been replaced; anything else may need a moment to pass.
         try:
             lost = self._of.nodes.heal() if self._of.nodes else 0
         except (TidegateError, OSError) as error:

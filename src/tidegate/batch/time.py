@@ -16,11 +16,9 @@ class Time:
     watermark: int | None
     """The watermark of this batch: what is due by then is emitted now."""
 
-    def delayed(self, lag: int) -> Time:
-        """The time of a step whose rows are up to `lag` microseconds behind the watermark."""
-        if not lag:
-            return self
-        return Time(*(None if micros is None else micros - lag for micros in (self.closed, self.watermark)))
+    def delayed(self, delay: int) -> Time:
+        """The time of a step whose rows are up to `delay` microseconds behind the watermark."""
+        return Time(*(None if micros is None else micros - delay for micros in (self.closed, self.watermark)))
 
 
 def moment(micros: int | None) -> datetime | None:

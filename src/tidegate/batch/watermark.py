@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 
@@ -23,8 +23,8 @@ class Watermark:
     """The latest moment for which a window or timer has waited."""
     idle: float | None = None
     """Seconds of silence after which a source is not waited for; None to wait for ever."""
-    reach: int | None = None
-    """See `Plan.reach`."""
+    closing: Callable[[Mapping[str, int]], int | None] = lambda _: None
+    """See `Plan.closing_watermark`."""
 
     @property
     def micros(self) -> int | None:
@@ -56,8 +56,8 @@ class Watermark:
     @property
     def _past_all(self) -> int | None:
         """That which closes all but timers."""
-        seen = [micros for source, micros in self.seen.items() if source in self.graces]
-        return None if self.reach is None or not seen else max(seen) + self.reach
+        seen = {source: micros for source, micros in self.seen.items() if source in self.graces}
+        return self.closing(seen)
 
     def advance(
         self, newest: Mapping[str, int], *, passed: float = 0.0, furthest: int | None = None

@@ -11,7 +11,7 @@ from tidegate.cli.options import CheckpointArgument, JsonOption
 from tidegate.view.json import document
 from tidegate.view.rescales import print_history, print_rescale, print_status
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
@@ -72,7 +72,7 @@ def stop(
     client = ControlClient.find(checkpoint)
     client.stop()
     while not no_wait and client.answers():
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+        time.sleep(_POLL_SECONDS)
     if json:
         typer.echo(document({"pipeline": client.pipeline, "stopped": not no_wait}))
     elif no_wait:

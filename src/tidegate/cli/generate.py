@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,7 @@ from tidegate.view.figures import amount
 from tidegate.view.progress import progress
 
 if TYPE_CHECKING:
-    from tidegate.sources._folder import Volume, Written
+    from tidegate.sources._folder import Totals, Volume
 
 app = application("generate", "Write input data of any size.")
 
@@ -45,38 +46,32 @@ Start = Annotated[str | None, typer.Option(help="Event time of the first row, li
 FormatOption = Annotated[Format, typer.Option("--format", help="Format of the files.")]
 
 
-@app.command()
-def wikipedia(
-    out: Out,
-    rows: Rows = None,
-    size: Size = None,
-    files: Files = 10,
-    seed: Seed = 0,
-    malformed: Malformed = 0.0,
-) -> None:
-    """Write changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."""
-    from tidegate.sources._changes import changes
-    from tidegate.sources._folder import write_lines
+def _lines_command(module: str, function: str) -> Callable[..., None]:
+    """A command that writes the lines that a function makes of a seed and two row numbers."""
 
-    write = partial(write_lines, out, partial(changes, seed), seed=seed, malformed=malformed)
-    _write(write, out, _volume(rows, size, files))
+    def command(
+        out: Out,
+        rows: Rows = None,
+        size: Size = None,
+        files: Files = 10,
+        seed: Seed = 0,
+        malformed: Malformed = 0.0,
+    ) -> None:
+        from tidegate.sources._folder import write_lines
+
+        lines = partial(getattr(import_module(module), function), seed)
+        write = partial(write_lines, out, lines, seed=seed, malformed=malformed)
+        _write(write, out, _volume(rows, size, files))
+
+    return command
 
 
-@app.command()
-def server_names(
-    out: Out,
-    rows: Rows = None,
-    size: Size = None,
-    files: Files = 10,
-    seed: Seed = 0,
-    malformed: Malformed = 0.0,
-) -> None:
-    """Write ids and server names, as JSON lines, for the source `ServerNames`."""
-    from tidegate.sources._folder import write_lines
-    from tidegate.sources.wikipedia import server_lines
-
-    write = partial(write_lines, out, partial(server_lines, seed), seed=seed, malformed=malformed)
-    _write(write, out, _volume(rows, size, files))
+app.command(
+    "wikipedia", help="Write changes like those of Wikipedia, as JSON lines, for the source `Wikipedia`."
+)(_lines_command("tidegate.sources._changes", "changes"))
+app.command("server-names", help="Write ids and server names, as JSON lines, for the source `ServerNames`.")(
+    _lines_command("tidegate.sources.wikipedia", "server_lines")
+)
 
 
 @app.command()
@@ -111,10 +106,10 @@ def _volume(rows: int | None, size: str | None, files: int) -> Volume:
     return Volume(rows=rows, size=None if size is None else units.size(size), files=files)
 
 
-def _write(write: Callable[..., Written], out: Path, volume: Volume) -> None:
+def _write(write: Callable[..., Totals], out: Path, volume: Volume) -> None:
     with progress() as show:
 
-        def advance(done: Written) -> None:
+        def advance(done: Totals) -> None:
             share = (done.rows, volume.rows) if volume.rows is not None else (done.size, volume.size)
             show(*share, f"{done.rows:,} rows, {amount(done.size)}")
 

@@ -64,6 +64,8 @@ def main() -> None:
     except TidegateError as error:
         if _debug:
             raise
+        if story := getattr(error, "story", ()):
+            typer.secho("\n  ".join(("What happened before:", *story)), dim=True, err=True)
         typer.secho(f"Error: {error}", fg="red", err=True)
         sys.exit(2 if isinstance(error, ConfigError | DurationError | SizeError) else 1)
 

@@ -39,7 +39,7 @@ def _strategy(text: str) -> Strategy:
     for known in STRATEGIES:
         if known == text:
             return known
-    raise typer.BadParameter(f"{text!r} is none of {', '.join(STRATEGIES)}")
+    raise typer.BadParameter(f"{text!r} is not one of {', '.join(STRATEGIES)}")
 
 
 FileArgument = Annotated[
@@ -58,7 +58,7 @@ CheckpointArgument = Annotated[
 ]
 LogOption = Annotated[
     str | None,
-    typer.Option("--log", metavar="PLACE", help="Where the state's runs are, if state.log was set."),
+    typer.Option("--log", metavar="PLACE", help="Where the runs of the state are, if state.log was set."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout.")]
 NodesOption = Annotated[
@@ -66,18 +66,16 @@ NodesOption = Annotated[
 ]
 ParallelismOption = Annotated[
     int | None,
-    typer.Option("--parallelism", metavar="N", min=1, help="How many Spark partitions keyed steps have."),
+    typer.Option("--parallelism", metavar="N", min=1, help="How many Spark partitions keyed steps get."),
 ]
 StrategyOption = Annotated[
     Strategy | None,
-    typer.Option(
-        "--strategy", metavar="|".join(STRATEGIES), parser=_strategy, help="How the state is moved."
-    ),
+    typer.Option("--strategy", metavar="|".join(STRATEGIES), parser=_strategy, help="How state moves."),
 ]
 StepOption = Annotated[
     str | None,
     typer.Option(
-        "--step", metavar="NAME", help="The keyed step it is meant for; only checked, as all share the nodes."
+        "--step", metavar="NAME", help="The keyed step it is for; only checked, since all share the nodes."
     ),
 ]
 BytesOption = Annotated[

@@ -22,7 +22,7 @@ def run(
     parallelism: Annotated[int | None, typer.Option(help="How many partitions a batch has.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="The checkpoint to start from and to write to."),
+        typer.Option(metavar="FOLDER", help="The checkpoint to resume from and write to."),
     ] = None,
     master: Annotated[str | None, typer.Option(help="Spark master, like 'local[4]' or spark://...")] = None,
     settings: SetOption = None,
@@ -34,18 +34,18 @@ def run(
     ] = None,
     until_done: Annotated[
         bool,
-        typer.Option("--until-done", help="Stop when every source is at its end; open windows are closed."),
+        typer.Option("--until-done", help="Stop when every source has been read, and close open windows."),
     ] = False,
     at: Annotated[
         list[str] | None,
         typer.Option(
             "--at",
             metavar="WHEN:WHAT",
-            help="Rescale at that time, like '20 s: nodes=4'; may be repeated.",
+            help="Rescale at a set time, like '20 s: nodes=4'; may be repeated.",
         ),
     ] = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="End a driver that runs on this checkpoint, and go on.")
+        bool, typer.Option("--take-over", help="Replace a driver that is running on this checkpoint.")
     ] = False,
     plot: Annotated[
         Path | None,
@@ -75,16 +75,16 @@ def run(
     }
     overrides.update({key: value for key, value in flags.items() if value is not None})
     limit = seconds(duration) if duration is not None else None
-    appointments = [schedule.parse(text) for text in at or ()]
+    rescales = [schedule.parse(text) for text in at or ()]
     picture = Plot(plot) if plot is not None else None
 
     pipeline = loading.load(file)
     effective = config.load(code=pipeline.config, file=config_file, overrides=overrides)
     with (
         view.for_mode(effective.view.mode, effective.view.every) as shown,
-        schedule.Schedule(appointments) as planned,
+        schedule.Schedule(rescales) as planned,
     ):
-        listeners: list[Listener] = [shown, *([planned] if appointments else [])]
+        listeners: list[Listener] = [shown, *([planned] if rescales else [])]
         if picture is not None:
             listeners.append(picture)
         summary = pipeline.run(

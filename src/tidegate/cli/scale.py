@@ -30,7 +30,7 @@ from tidegate.view.rescales import arrival, plan_line, print_plan, print_rescale
 if TYPE_CHECKING:
     from tidegate.control.client import ControlClient
 
-_SECONDS_BETWEEN_LOOKS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def plan(
@@ -146,7 +146,7 @@ def _follow(client: ControlClient, rescale: Rescale) -> Rescale:
         with progress() as show:
             show(*arrival(rescale), label + stage(rescale), stage=rescale.phase)
             while not rescale.over:
-                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                time.sleep(_POLL_SECONDS)
                 rescale = client.rescale(rescale.number)
                 show(*arrival(rescale), label + stage(rescale), stage=rescale.phase)
     except ControlError as error:

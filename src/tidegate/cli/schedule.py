@@ -20,15 +20,15 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Appointment:
+class ScheduledRescale:
     """A rescale, so many seconds after the first batch."""
 
     after: float
     ask: Ask
 
 
-def parse(text: str) -> Appointment:
-    """An appointment as it is written on the command line.
+def parse(text: str) -> ScheduledRescale:
+    """A rescale as it is written on the command line.
 
     >>> parse("20 seconds: nodes=4 strategy=lazy").ask.nodes
     4
@@ -43,7 +43,7 @@ def parse(text: str) -> Appointment:
     strategy = next((known for known in STRATEGIES if known == found.get("strategy")), None)
     if "strategy" in found and strategy is None:
         raise ConfigError(f"{found['strategy']!r} is not a strategy; choose one of {', '.join(STRATEGIES)}")
-    return Appointment(
+    return ScheduledRescale(
         seconds(when),
         Ask(nodes=_number("nodes", found), parallelism=_number("parallelism", found), strategy=strategy),
     )
@@ -62,8 +62,8 @@ class Schedule:
     """Asks for rescales when their time has come. A steering listener: the clock starts with the first
     batch."""
 
-    def __init__(self, appointments: Sequence[Appointment]) -> None:
-        self._appointments = sorted(appointments, key=lambda appointment: appointment.after)
+    def __init__(self, rescales: Sequence[ScheduledRescale]) -> None:
+        self._rescales = sorted(rescales, key=lambda rescale: rescale.after)
         self._controls: Controls | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -87,10 +87,10 @@ class Schedule:
     def _keep(self) -> None:
         assert self._controls is not None, "a run attaches its listeners before the first batch"
         start = time.monotonic()
-        for appointment in self._appointments:
-            if self._over.wait(max(0.0, start + appointment.after - time.monotonic())):
+        for rescale in self._rescales:
+            if self._over.wait(max(0.0, start + rescale.after - time.monotonic())):
                 return
             try:
-                self._controls.apply(appointment.ask)
+                self._controls.apply(rescale.ask)
             except ControlError as error:
-                log.warning("the rescale at %g s failed: %s", appointment.after, error)
+                log.warning("the rescale at %g s failed: %s", rescale.after, error)

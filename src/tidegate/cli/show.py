@@ -14,7 +14,7 @@ from tidegate.errors import TidegateError
 def show(
     file: FileArgument,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="OUT", help="Draw it as HTML in this file instead.")
+        Path | None, typer.Option("--html", metavar="OUT", help="Draw it as HTML into this file instead.")
     ] = None,
 ) -> None:
     """Show a pipeline as a tree, and check its structure.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from tidegate.cli.options import JsonOption, application
 
 if TYPE_CHECKING:
-    from tidegate.sim.outcome import Tally
+    from tidegate.sim.outcome import SeedTally
 
 app = application("sim", "Simulate runs under faults.")
 
@@ -40,73 +41,61 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Simulate only this seed."
 Story = Annotated[bool, typer.Option("--story", help="Print every event of the run; needs --seed.")]
 
 
-@app.command()
-def protocol(
-    seeds: Seeds = 2_000,
-    start: Start = 0,
-    jobs: Jobs = 2,
-    seed: Seed = None,
-    story: Story = False,
-    json: JsonOption = False,
-) -> None:
-    """Batches while drivers and nodes die, hang and come back, calls are lost, late and doubled, tasks are
-    left behind, and the power is cut.
+_PROTOCOL = """Simulate batches under faults: drivers and nodes die, hang and come back, calls are lost, late
+or duplicated, tasks are left behind, and the power is cut.
 
-    The real classes over a simulated network, disk and clock. Each run must end with the right state, and
-    with each output once. Exit code 1 if one does not.
-    """
-    _simulate(seeds, start, jobs, seed, rescales=False, story=story, json=json)
+Runs the real classes over a simulated network, disk and clock. Each run must end with the right state, and
+with each output exactly once. Exit code 1 if one does not."""
+_RESCALE = """Simulate rescales, too: nodes come and go, and state moves between them.
+
+Once the faults have ended, every rescale must settle. Exit code 1 if a promise is broken."""
 
 
-@app.command()
-def rescale(
-    seeds: Seeds = 2_000,
-    start: Start = 0,
-    jobs: Jobs = 2,
-    seed: Seed = None,
-    story: Story = False,
-    json: JsonOption = False,
-) -> None:
-    """The same with rescales: nodes come and go and state moves between them.
+def _command(*, rescales: bool) -> Callable[..., None]:
+    def command(
+        seeds: Seeds = 2_000,
+        start: Start = 0,
+        jobs: Jobs = 2,
+        seed: Seed = None,
+        story: Story = False,
+        json: JsonOption = False,
+    ) -> None:
+        from tidegate.sim.outcome import simulate, tally_of
+        from tidegate.view.json import document
 
-    No rescale may stay under way once all is well again. Exit code 1 if a promise is broken.
-    """
-    _simulate(seeds, start, jobs, seed, rescales=True, story=story, json=json)
+        if story and seed is None:
+            raise typer.BadParameter("--story needs --seed: it prints a single run", param_hint="--story")
+        if seed is None:
+            tally = _run(range(start, start + seeds), jobs, rescales=rescales)
+        else:
+            outcome = simulate(seed, rescales=rescales, story=story)
+            if story and not json:
+                typer.echo(str(outcome))
+            tally = tally_of([outcome])
+        if json:
+            counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
+            failures = [
+                {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
+                for failure in tally.failures
+            ]
+            typer.echo(document({"runs": tally.runs, **counts, "failures": failures}))
+        else:
+            _print(tally, stories=not story)
+        if tally.failures:
+            raise typer.Exit(1)
 
-
-def _simulate(
-    seeds: int, start: int, jobs: int, seed: int | None, *, rescales: bool, story: bool, json: bool
-) -> None:
-    from tidegate.sim.outcome import simulate, tally_of
-    from tidegate.view.json import document
-
-    if story and seed is None:
-        raise typer.BadParameter("--story needs --seed: it prints a single run", param_hint="--story")
-    if seed is None:
-        tally = _run(range(start, start + seeds), jobs, rescales=rescales)
-    else:
-        outcome = simulate(seed, rescales=rescales, story=story)
-        if story and not json:
-            typer.echo(str(outcome))
-        tally = tally_of([outcome])
-    if json:
-        counts = {name.replace(" ", "_"): tally.counts[name] for name in _FIGURES}
-        failures = [
-            {"seed": failure.seed, "problem": failure.problem, "story": failure.story}
-            for failure in tally.failures
-        ]
-        typer.echo(document({"runs": tally.runs, **counts, "failures": failures}))
-    else:
-        _print(tally, stories=not story)
-    if tally.failures:
-        raise typer.Exit(1)
+    return command
 
 
-def _run(seeds: range, jobs: int, *, rescales: bool) -> Tally:
-    from tidegate.sim.outcome import Tally, simulate_many
+app.command("protocol", help=_PROTOCOL)(_command(rescales=False))
+app.command("rescale", help=_RESCALE)(_command(rescales=True))
+
+
+def _run(seeds: range, jobs: int, *, rescales: bool) -> SeedTally:
+    from tidegate.sim.outcome import SeedTally, simulate_many
     from tidegate.view.progress import progress
 
-    tally = Tally()
+    tally = SeedTally()
     with progress() as show:
         for added in simulate_many(seeds, jobs=jobs, rescales=rescales):
             tally.add(added)
@@ -114,7 +103,7 @@ def _run(seeds: range, jobs: int, *, rescales: bool) -> Tally:
     return tally
 
 
-def _print(tally: Tally, *, stories: bool) -> None:
+def _print(tally: SeedTally, *, stories: bool) -> None:
     from tidegate.view.tables import print_pairs
 
     for failure in tally.failures[:_SHOWN] if stories else []:

@@ -132,7 +132,7 @@ def export(
 
 @app.command()
 def verify(checkpoint: CheckpointArgument, log: LogOption = None) -> None:
-    """Check that the state, ledger, Spark's own record and outputs are whole and fit together.
+    """Check that state, ledger, Spark's own record and outputs are complete and consistent.
 
     Exit code 1 if anything is damaged or missing; standard error says what, file by file.
     """
@@ -165,9 +165,9 @@ def watermark(
 ) -> None:
     """Show the watermark and the newest event time of each source; or set the watermark back.
 
-    For a checkpoint whose watermark a wrong event time has moved far ahead, so that every row is late. What
-    was closed on the way stays closed. The pipeline must not be running; `tidegate savepoint` makes a copy
-    first.
+    For a checkpoint whose watermark was moved far ahead by a wrong event time, so that every row is late.
+    What has been closed stays closed. The pipeline must not be running; to keep a way back, run `tidegate
+    savepoint` first.
     """
     from tidegate.batch.time import moment
     from tidegate.run import reset as resetting
@@ -198,14 +198,15 @@ def drop(
 ) -> None:
     """Discard the state of one step.
 
-    For a step that has changed or is gone, so that the others can go on from the checkpoint. The step begins
-    with no state. The pipeline must not be running; `tidegate savepoint` makes a copy first.
+    For a step that has changed or was removed, so that the others can resume from the checkpoint. The step
+    starts without state. The pipeline must not be running; to keep a way back, run `tidegate savepoint`
+    first.
     """
     from tidegate.run.drop import drop
 
     dropped = drop(checkpoint, step, log=log)
     tables = ", ".join(dropped.tables)
-    typer.echo(f"discarded {tables}: after batch {dropped.batch_id} there is no state of {step} any more")
+    typer.echo(f"discarded {tables}: {step} has no state after batch {dropped.batch_id} any longer")
 
 
 def _first_rows(

@@ -69,7 +69,7 @@ class Daemon:
 
     def log_tail(self) -> str:
         """The last lines of that, for an error message."""
-        return "\n".join(self.log().splitlines()[-20:]) or "(it has written nothing)"
+        return "\n".join(self.log().splitlines()[-20:]) or "(no output)"
 
     def request_end(self) -> None:
         """Have it end, without waiting for that."""

@@ -1,8 +1,8 @@
-"""Runs one command until its own input ends, then ends the command and whatever came of it.
+"""Runs one command until its own input ends, then ends the command and all of its descendants.
 
-It is run by its path, with nothing but the standard library, and is how the processes of a cluster end with
-their driver: the driver holds the other end of the input, so that it closes however the driver ends. Orphans
-below the guard become its children, so that none escapes.
+It is run by its path, with only the standard library, and makes the processes of a cluster end with their
+driver: the driver holds the other end of the input, which closes however the driver ends. Orphans below the
+guard become its children, so that none escapes.
 
     python guard.py FOLDER COMMAND...
 
@@ -48,7 +48,7 @@ def main(folder: Path, command: list[str]) -> None:
         if ended in ready:
             _end_children()
             _say("ended")
-            select.select([0], [], [])  # The log is there for as long as somebody may want to read it.
+            select.select([0], [], [])  # Keep the log for as long as somebody may read it.
         _end_children()
     finally:
         shutil.rmtree(folder, ignore_errors=True)

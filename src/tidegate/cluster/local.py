@@ -27,10 +27,10 @@ log = logging.getLogger(__name__)
 
 _START = 180.0
 """Seconds that the first executors have to register."""
-_LOOK = 0.2
-"""Seconds between two looks at the workers."""
+_POLL = 0.2
+"""Seconds between two checks of the workers."""
 _PAUSE = 2.0
-"""Seconds between two attempts to replace dead workers, so that one that cannot run does not keep us busy."""
+"""Seconds between two attempts to replace dead workers: one that cannot run must not keep us busy."""
 _NO_MASTER = "the Spark master of this cluster has exited; restart the pipeline. Its last output:"
 
 
@@ -105,8 +105,8 @@ class LocalCluster(Cluster):
             self._executors.request_total(self._target)
         if not self._await_executors(spark, self._target, _START):
             raise ClusterError(
-                f"{len(self.executors())} of {self._target} executors came in {_START:.0f} s. The master "
-                f"said:\n{self._daemon.log_tail()}"
+                f"only {len(self.executors())} of {self._target} executors registered within {_START:.0f} s. "
+                f"The master's last output:\n{self._daemon.log_tail()}"
             )
 
     def fit(self, executors: int) -> int:
@@ -142,7 +142,7 @@ class LocalCluster(Cluster):
 
     def _watch(self) -> None:
         """Replace workers that die, and stop those that are retired and empty."""
-        while not self._closing.wait(_LOOK):
+        while not self._closing.wait(_POLL):
             if not self._daemon.alive:
                 log.error("the Spark master has exited: lost executors will not be replaced")
                 return
@@ -150,7 +150,7 @@ class LocalCluster(Cluster):
                 with self._change:
                     self._reconcile()
             except Exception as error:
-                # Spark may be stopping just now. If it is something else, the next look sees it again.
+                # Spark may be stopping just now. If it is something else, the next check finds it again.
                 log.warning("the workers of the cluster could not be checked: %s", error)
                 self._closing.wait(_PAUSE)
 

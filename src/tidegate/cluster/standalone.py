@@ -37,9 +37,9 @@ class Standalone(Cluster):
         self._executors = Executors(spark)
         if not self._await_executors(spark, 1, _START):
             raise ClusterError(
-                f"{self.master} gave no executor within {_START:.0f} s: is there a worker with "
+                f"{self.master} provided no executor within {_START:.0f} s; check that a worker has "
                 f"{self.conf['spark.executor.cores']} free cores and {self.conf['spark.executor.memory']} of "
-                "memory, and does it reach this machine?"
+                "memory, and that it can reach this machine"
             )
 
     def fit(self, executors: int) -> int:

@@ -21,11 +21,11 @@ log = logging.getLogger(__name__)
 
 WARM_UP = "warm-up"
 """The pool of the jobs that warm up executors; `pools.xml` has it come first."""
-_LOOK = 0.1
-"""Seconds between two looks. An executor is seen about half a second before it takes tasks: the job has to be
-there by then."""
+_POLL = 0.1
+"""Seconds between two checks. An executor is listed about half a second before it takes tasks: the job has to
+be there by then."""
 _PAUSE = 2.0
-"""Seconds until the next look when one has failed."""
+"""Seconds until the next check after one that failed."""
 _TRIES = 10
 """How often a warm-up is sent: its place is a preference, and a slow executor misses its turn."""
 _OF_TASKS = ("tidegate.operators.", "tidegate.sources.", "tidegate.translation.task")
@@ -48,7 +48,7 @@ class Warming:
         self._watch.join()
 
     def _warm_new(self) -> None:
-        while not self._closing.wait(_LOOK):
+        while not self._closing.wait(_POLL):
             try:
                 new = {*self._executors.ids()} - self._known
             except Exception as error:

@@ -1,7 +1,8 @@
 """The control API: what can be asked of a running pipeline, over HTTP.
 
-Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what is not there, 422 for
-an invalid body, 409 for what the pipeline refuses, and then nothing has changed.
+Every refusal is one JSON object `{"error": text}`: 401 without the token, 404 for what does not exist, 422
+for an invalid body, 409 for what the pipeline refuses, in which case nothing has changed. A 409 may add
+`story`.
 """
 
 from __future__ import annotations
@@ -42,43 +43,42 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class ScaleBody(Body):
-    """Another number of state nodes, another parallelism, or both. What is left out stays as it is."""
+class ChangeBody(Body):
+    """What all changes have in common."""
+
+    strategy: Strategy | None = None
+    step: str | None = None
+
+    def ask(self) -> Ask:
+        return Ask(**self.model_dump())
+
+    @model_validator(mode="after")
+    def _is_sensible(self) -> Self:
+        if (problem := self.ask().problem) is not None:
+            raise ValueError(problem)
+        return self
+
+
+class ScaleBody(ChangeBody):
+    """Another number of state nodes, another parallelism, or both. What is omitted stays as it is."""
 
     nodes: Count = None
     parallelism: Count = None
-    strategy: Strategy | None = None
-    step: str | None = None
-
-    @model_validator(mode="after")
-    def _is_sensible(self) -> Self:
-        if self.nodes is None and self.parallelism is None:
-            raise ValueError("give nodes, parallelism or both")
-        return self
 
 
-class RebalanceBody(Body):
-    """Key groups spread anew over the same nodes, by measured load."""
+class RebalanceBody(ChangeBody):
+    """Redistribute the key groups over the same nodes, by measured load."""
 
-    strategy: Strategy | None = None
-    step: str | None = None
     bytes: Annotated[int | None, Field(ge=1, lt=2**63)] = None
+
+    def ask(self) -> Ask:
+        return Ask(**{"kind": "rebalance", **self.model_dump()})
 
 
 class PlanBody(ScaleBody, RebalanceBody):
-    """A change to be looked at; its fields are those of /scale or /rebalance, as `kind` says."""
+    """A change to preview; its fields are those of /scale or /rebalance, depending on `kind`."""
 
     kind: Literal["scale", "rebalance"] = "scale"
-
-    @model_validator(mode="after")
-    def _is_sensible(self) -> Self:
-        if self.kind == "scale" and self.bytes is not None:
-            raise ValueError("bytes is only for a rebalance")
-        if self.kind == "scale" and self.nodes is None and self.parallelism is None:
-            raise ValueError("give nodes, parallelism or both")
-        if self.kind == "rebalance" and (self.nodes is not None or self.parallelism is not None):
-            raise ValueError("a rebalance keeps nodes and parallelism; omit them")
-        return self
 
 
 class SavepointBody(Body):
@@ -94,19 +94,19 @@ class SavepointAnswer(BaseModel):
 
 
 class StopAnswer(BaseModel):
-    """The batch that is running is finished first."""
+    """The current batch is finished first."""
 
     stopping: bool = True
 
 
 class Health(BaseModel):
-    """Somebody answers."""
+    """The pipeline answers."""
 
     ok: bool = True
 
 
 def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAPI:
-    """The API around `controls`; all but /docs, /openapi.json and /health wants `Bearer token`.
+    """The API around `controls`; all routes but /docs, /openapi.json and /health need `Bearer token`.
     `scale_by_get`: whether GET /scale adds a node."""
     api = FastAPI(
         title="Tidegate",
@@ -120,8 +120,8 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
     barred: dict[str, Any] = {"dependencies": [Depends(HTTPBearer(auto_error=False))]}
     one_more = Lock()
 
-    def ask(body: Body, **kind: Any) -> Ask:
-        wanted = Ask(**kind, **body.model_dump())
+    def asked(body: ChangeBody) -> Ask:
+        wanted = body.ask()
         steps = () if wanted.step is None else controls.status().steps
         if wanted.step is not None and wanted.step not in steps:
             raise HTTPException(400, f"step: there is no keyed step {wanted.step!r}, only {_listed(steps)}")
@@ -133,7 +133,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.get("/health")
     def health() -> Health:
-        """Whether the pipeline answers; wants no token."""
+        """Whether the pipeline answers; needs no token."""
         return Health()
 
     @api.get("/status", **barred)
@@ -143,13 +143,13 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/plan", **barred)
     def plan(body: PlanBody) -> PlanView:
-        """What a change would do. Nothing happens."""
-        return controls.plan(ask(body))
+        """What a change would do. Nothing is changed."""
+        return controls.plan(asked(body))
 
     @api.post("/scale", status_code=202, **barred)
     def scale(body: ScaleBody) -> Rescale:
-        """Set a rescale going; /history/{number} follows it."""
-        return controls.apply(ask(body))
+        """Start a rescale; /history/{number} follows it."""
+        return controls.apply(asked(body))
 
     def allowed() -> None:
         if not scale_by_get:
@@ -176,8 +176,8 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/rebalance", status_code=202, **barred)
     def rebalance(body: RebalanceBody) -> Rescale:
-        """Spread the key groups anew over the same nodes; /history/{number} follows it."""
-        return controls.apply(ask(body, kind="rebalance"))
+        """Redistribute the key groups over the same nodes; /history/{number} follows it."""
+        return controls.apply(asked(body))
 
     @api.post("/savepoint", **barred)
     def savepoint(body: SavepointBody) -> SavepointAnswer:
@@ -186,7 +186,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.post("/stop", status_code=202, **barred)
     def stop() -> StopAnswer:
-        """Finish the batch that is running, then end."""
+        """Finish the current batch, then end."""
         controls.stop()
         return StopAnswer()
 
@@ -209,7 +209,7 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
 
 class TokenMiddleware:
-    """Lets in who has the token, and sees to it that whatever goes wrong behind it ends in one line."""
+    """Rejects requests without the token, and turns any failure behind it into a one-line answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -250,7 +250,7 @@ class TokenMiddleware:
 def _explain_errors(api: FastAPI) -> None:
     @api.exception_handler(TidegateError)
     def refused(_: Request, error: TidegateError) -> JSONResponse:
-        return _error(409, str(error))
+        return _error(409, str(error), story=getattr(error, "story", ()))
 
     @api.exception_handler(RequestValidationError)
     def nonsense(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -289,8 +289,9 @@ def _problem(found: dict[str, Any]) -> str:
     return f"{place or 'the body'}: {text}, not {shown}"
 
 
-def _error(status: int, text: str, headers: Any = None) -> JSONResponse:
-    return JSONResponse({"error": " ".join(text.split())}, status_code=status, headers=headers)
+def _error(status: int, text: str, headers: Any = None, story: Sequence[str] = ()) -> JSONResponse:
+    told = {"story": [*story]} if story else {}
+    return JSONResponse({"error": " ".join(text.split()), **told}, status_code=status, headers=headers)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -89,8 +89,8 @@ class ControlClient:
             return TypeAdapter(kind).validate_json(answer)
         except ValidationError as error:
             raise ControlError(
-                f"{method} {self.url}{path} answers what this version of Tidegate cannot read; use the one "
-                f"that {self.pipeline} runs with"
+                f"{method} {self.url}{path} answers with what this version of Tidegate cannot read; use the "
+                f"version that runs {self.pipeline}"
             ) from error
 
     def _call(self, method: str, path: str, body: object = None, *, patient: bool = False) -> bytes:
@@ -113,7 +113,7 @@ class ControlClient:
                 "now; start the pipeline again, or wait until it has started"
             )
         if not 200 <= answer.status < 300:
-            raise ControlError(_error_of(text) or f"{method} {self.url}{path} answers {answer.status}")
+            raise _refusal(text) or ControlError(f"{method} {self.url}{path} answers {answer.status}")
         return text
 
     def _gone(self, error: Exception) -> NoReturn:
@@ -151,9 +151,10 @@ def _read(file: Path) -> Contact:
         raise ControlError(f"{file} is damaged; stop the pipeline with Ctrl-C and start it again") from error
 
 
-def _error_of(text: bytes) -> str | None:
+def _refusal(text: bytes) -> ControlError | None:
     try:
-        return str(json.loads(text)["error"])
+        told = json.loads(text)
+        return ControlError(str(told["error"]), story=[str(line) for line in told.get("story", ())])
     except (ValueError, KeyError, TypeError):
         return None
 

@@ -26,8 +26,8 @@ def page(described: Mapping[str, Any]) -> str:
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])}</title>"
         f"<style>{_STYLE}</style><h1>{escape(info['title'])}</h1><p>{escape(info['description'])} "
-        "The address and the token are in <code>control.json</code> in the checkpoint; as OpenAPI, this is "
-        f"at <a href=openapi.json>/openapi.json</a>.</p><pre>{escape(_EXAMPLE)}</pre>{routes}</html>"
+        "The address and the token are in <code>control.json</code> in the checkpoint; this page as OpenAPI "
+        f"is at <a href=openapi.json>/openapi.json</a>.</p><pre>{escape(_EXAMPLE)}</pre>{routes}</html>"
     )
 
 

@@ -79,8 +79,8 @@ class Ledger:
         expected = 0 if self.last is None else self.last.batch_id + 1
         if batch_id != expected:
             raise CheckpointError(
-                f"batch {batch_id} came, but the ledger expects batch {expected}: the ledger and Spark's own "
-                "checkpoint do not belong together; restore both from one copy, or use a new checkpoint"
+                f"Spark started batch {batch_id}, but the ledger expects batch {expected}: the ledger and "
+                "Spark's own checkpoint do not match; restore both from one copy, or use a new checkpoint"
             )
 
     def entries(self) -> Iterator[Entry]:
@@ -121,8 +121,9 @@ class Ledger:
         end = max(_numbers(self._folder, self._disk), default=-1) + 1
         if 0 < oldest >= end:
             raise CheckpointError(
-                f"the ledger {self._folder} has lost its newest records: it begins with record {oldest}, and "
-                "none from there on is left. Restore the checkpoint from a copy, or start from a savepoint"
+                f"the ledger {self._folder} has lost its newest records: it begins with record {oldest}, but "
+                "that one and all later ones are gone. Restore the checkpoint from a copy, or start from a "
+                "savepoint"
             )
         for number in reversed(range(self._next, end)):
             record = self._read(number, decode)
@@ -202,7 +203,7 @@ def _oldest(folder: Path, disk: Disk = DISK) -> int:
         return 0
     except (OSError, ValueError) as error:
         raise CheckpointError(
-            f"cannot read {path}: {error}; if no driver runs on the checkpoint, remove it: it is written anew"
+            f"cannot read {path}: {error}; if no driver runs on the checkpoint, remove it; it is recreated"
         ) from error
 
 

@@ -22,6 +22,7 @@ from tidegate.operators.windowed import WindowAggregate
 from tidegate.pipeline import keyed_step as steps
 from tidegate.pipeline.agg import AggregateFunction
 from tidegate.pipeline.window import END, START, Session, Sliding, Tumbling
+from tidegate.sources.columns import missing
 from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE
 
@@ -76,7 +77,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
     if isinstance(window, Tumbling | Sliding):
         return WindowAggregate(*grouped, window, input.event_time, step.mode)
     if not isinstance(window, Session):
-        raise PipelineError(f"there is no aggregate per {window.describe()}")
+        raise PipelineError(f"aggregates do not support windows like {window.describe()}")
     if step.mode != "append":
         raise PipelineError(
             "session windows are emitted when they are final (emit='append'): a session emitted "
@@ -87,7 +88,7 @@ def from_step(step: steps.Aggregate, input: Input) -> Operator:
 
 def _kind(column: str, input: Input) -> T.DataType:
     if column not in input.schema.names:
-        raise PipelineError(f"there is no column {column!r}; there are {', '.join(input.schema.names)}")
+        raise PipelineError(missing(input.schema.names, column))
     if column in RESERVED:
         raise PipelineError(f"a column {column!r} cannot be used here: Tidegate uses that name itself")
     return input.schema[column].dataType
@@ -97,7 +98,7 @@ def _arrow(column: str, kind: T.DataType) -> pa.DataType:
     try:
         return to_arrow_type(kind, timezone="UTC")
     except PySparkException:
-        raise PipelineError(f"{column!r} is a {kind.simpleString()}, which Arrow does not have") from None
+        raise PipelineError(f"{column!r} is a {kind.simpleString()}, which Arrow does not support") from None
 
 
 def _partial(name: str, aggregate: AggregateFunction, input: Input) -> Partial:
@@ -139,11 +140,11 @@ def _check_kind(aggregate: AggregateFunction, kind: T.DataType, *, ordered: bool
     nested = T.ArrayType | T.MapType | T.StructType | T.VariantType | T.NullType
     if isinstance(kind, nested):
         raise PipelineError(
-            f"{aggregate} needs values with an order, and {aggregate.column!r} is a "
+            f"{aggregate} needs values that can be ordered, but {aggregate.column!r} is a "
             f"{kind.simpleString()}; select the relevant part as a separate column"
         )
     if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
         raise PipelineError(
-            f"{aggregate}: {aggregate.column!r} has the collation {kind.collation}, which is not kept in "
-            "state; select it with `collate UTF8_BINARY`"
+            f"{aggregate}: {aggregate.column!r} has the collation {kind.collation}, which state does not "
+            "keep; select it with `collate UTF8_BINARY`"
         )

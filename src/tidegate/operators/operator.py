@@ -16,6 +16,7 @@ from pyspark.sql import types as T
 from tidegate.batch.time import Time
 from tidegate.errors import PipelineError
 from tidegate.pipeline.window import EventTime
+from tidegate.sources.columns import missing
 from tidegate.state.table.table import StateTable
 
 if TYPE_CHECKING:
@@ -42,12 +43,12 @@ class Input:
     def __post_init__(self) -> None:
         for key in self.keys:
             if key not in self.schema.names:
-                raise PipelineError(f"there is no column {key!r} among {self.schema.names}")
+                raise PipelineError(missing(self.schema.names, key))
             kind = self.schema[key].dataType
             if isinstance(kind, T.StringType) and kind.collation != "UTF8_BINARY":
                 raise PipelineError(
-                    f"{key!r} has the collation {kind.collation}, by which different texts are equal; "
-                    "make the key one form of them, e.g. lower(...), and collate it to UTF8_BINARY"
+                    f"{key!r} has the collation {kind.collation}, in which different texts may be equal; "
+                    "normalise the key, e.g. with lower(...), and collate it to UTF8_BINARY"
                 )
             if isinstance(kind, T.ArrayType | T.MapType | T.StructType | T.VariantType):
                 raise PipelineError(

@@ -104,11 +104,11 @@ class Process(RowOperator):
         unknown = np.flatnonzero(places < 0)
         if len(unknown):
             key = tuple(new[name][int(unknown[0])].as_py() for name in self.key)
-            raise ValueError(f"the function returned state of the key {key!r}, which it was not given")
+            raise ValueError(f"the function returned state for the key {key!r}, which it was not given")
         twice = np.flatnonzero(np.bincount(places)[places] > 1)
         if len(twice):
             key = tuple(new[name][int(twice[0])].as_py() for name in self.key)
-            raise ValueError(f"the function returned state of the key {key!r} more than once")
+            raise ValueError(f"the function returned state for the key {key!r} more than once")
 
 
 def from_step(step: steps.Process, given: Input) -> Process:
@@ -117,8 +117,8 @@ def from_step(step: steps.Process, given: Input) -> Process:
     for name in columns.names:
         if name in given.keys:
             raise PipelineError(
-                f"the state has a column {name!r}, which is a key column; the key is always in the state, "
-                "remove it from state_schema"
+                f"state_schema has a column {name!r}, which is a key column; the key is always part of the "
+                "state: remove it there"
             )
     if TIMER in columns.names and not pa.types.is_timestamp(columns.field(TIMER).type):
         raise PipelineError(f"the state's column 'timer' is a {columns.field(TIMER).type}, not a timestamp")

@@ -15,9 +15,9 @@ from tidegate.operators.kit.grouping import ROWS, TIME, Grouping
 from tidegate.operators.kit.keys import due_now, numbered, written
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import RowNumbers, Spans, ascending, numbers, valid
-from tidegate.operators.kit.windows import BOUNDS, micros, stamps
+from tidegate.operators.kit.windows import BOUNDS, stamps
 from tidegate.operators.operator import Result, State
-from tidegate.pipeline.window import EventTime, Session
+from tidegate.pipeline.window import EventTime, Session, in_micros
 from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE
 
@@ -39,7 +39,7 @@ class SessionAggregate(Grouping):
     within = (TIME,)  # Which rows make a session is known in the task alone; those of one moment become one.
 
     def __post_init__(self) -> None:
-        self.gap = micros(self.window.gap)
+        self.gap = in_micros(self.window.gap)
         ends = [pa.field(FROM, pa.int64()), pa.field(TO, pa.int64())]
         self.sessions = pa.schema([*ends, *self.partials.kept])
         lists = pa.schema([pa.field(field.name, pa.list_(field.type)) for field in self.sessions])

@@ -18,6 +18,7 @@ from tidegate.operators.kit.sides import TIE, sides
 from tidegate.operators.kit.spans import RowNumbers, listed, numbers, unlisted
 from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
+from tidegate.sources.columns import missing
 from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE, StateTable
 
@@ -82,7 +83,7 @@ class TopN(RowOperator):
 def from_step(step: steps.TopN, given: Input) -> TopN:
     names = given.schema.names
     if step.by not in names:
-        raise PipelineError(f"by={step.by!r} is not among the columns {names}")
+        raise PipelineError(f"by={step.by!r}: {missing(names, step.by)}")
     if step.by in given.keys:
         raise PipelineError(f"by={step.by!r} is the key, so all rows of a key would be equal")
     if _RANK in names:

@@ -15,10 +15,10 @@ from tidegate.operators.kit.hashing import hashed
 from tidegate.operators.kit.keys import pairs
 from tidegate.operators.kit.row_operator import Join, require_event_times
 from tidegate.operators.kit.sides import TIME, joined, sides
-from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
+from tidegate.operators.kit.windows import BOUNDS, pane, stamps
 from tidegate.operators.operator import Input, Result, State, WithinPartitions
 from tidegate.pipeline import keyed_step as steps
-from tidegate.pipeline.window import START, Sliding, Tumbling
+from tidegate.pipeline.window import START, Sliding, Tumbling, lengths
 from tidegate.state.table.keys import hash_column, same
 from tidegate.state.table.table import DUE, HASH, StateTable
 

@@ -15,10 +15,10 @@ from tidegate.operators.kit.grouping import PANE, ROWS, Grouping
 from tidegate.operators.kit.keys import due_now, numbered, where, written
 from tidegate.operators.kit.partials import PART, Columns, rank
 from tidegate.operators.kit.spans import Spans, ascending, numbers, valid
-from tidegate.operators.kit.windows import BOUNDS, lengths, pane, stamps
+from tidegate.operators.kit.windows import BOUNDS, pane, stamps
 from tidegate.operators.operator import Result, State
 from tidegate.pipeline.step import Mode
-from tidegate.pipeline.window import START, EventTime, Sliding, Tumbling
+from tidegate.pipeline.window import START, EventTime, Sliding, Tumbling, lengths
 from tidegate.state.table.keys import whole
 from tidegate.state.table.table import PROBE
 

@@ -86,9 +86,8 @@ class Aggregate(KeyedStep):
     def windows(self) -> Window | None:
         return self.window
 
-    @property
-    def waits(self) -> float | None:
-        return self.window.length if self.window and self.mode == "append" else None
+    def waits_until(self, newest: int) -> int | None:
+        return self.window.last_moment(newest) if self.window and self.mode == "append" else None
 
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
         return self.window.event_time if self.window and self.mode == "append" else None
@@ -116,7 +115,8 @@ class Aggregate(KeyedStep):
 
     def meaning(self) -> dict[str, str]:
         parts = {name: str(aggregate) for name, aggregate in self.aggregates.items()}
-        return {**parts, "window": self.window.describe() if self.window else "none"}
+        window = self.window.describe() if self.window else "none"
+        return {**parts, "key columns": ", ".join(self.keys(0)), "window": window}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,9 +149,8 @@ class WindowJoin(_Join):
     def windows(self) -> Window:
         return self.window
 
-    @property
-    def waits(self) -> float:
-        return self.window.length
+    def waits_until(self, newest: int) -> int:
+        return self.window.last_moment(newest)
 
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime:
         return self.window.event_time
@@ -172,12 +171,11 @@ class IntervalJoin(_Join):
     kind = "interval_join"
     needs_time = True
 
-    @property
-    def waits(self) -> float:
-        return self.after
+    def waits_until(self, newest: int) -> int:
+        return newest + round(self.after * 1e6)
 
     @property
-    def lags(self) -> float:
+    def delay(self) -> float:
         return self.after
 
     def event_time(self, known: Mapping[Step, EventTime | None]) -> EventTime | None:
@@ -196,7 +194,9 @@ class _Lookup(KeyedStep):
     """Each row of the first input leaves, with what is known from the second."""
 
     emits = None
-    waits = 0.0
+
+    def waits_until(self, newest: int) -> int:
+        return newest
 
     @property
     def forwards(self) -> tuple[Step, ...]:
@@ -274,9 +274,8 @@ class Process(KeyedStep):
     def keeps(self, columns: Sequence[str]) -> bool:
         return False  # Its function may return anything.
 
-    @property
-    def waits(self) -> float | None:
-        return 0.0 if TIMER in str(self.state_schema) else None
+    def waits_until(self, newest: int) -> int | None:
+        return newest if TIMER in str(self.state_schema) else None
 
     def columns_after(self, given: Sequence[Columns | None]) -> Columns | None:
         return known.declared(self.output_schema)

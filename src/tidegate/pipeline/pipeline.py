@@ -38,7 +38,7 @@ class Pipeline:
     """Sources, steps and sinks under one name.
 
     `config` holds settings that belong to this pipeline (`{"engine": {"interval": "2 seconds"}}`);
-    the file `tidegate.toml`, the environment and the command line go above them.
+    the file `tidegate.toml`, the environment and the command line override them.
     """
 
     def __init__(self, name: str, *, config: Mapping[str, Any] | None = None) -> None:
@@ -82,11 +82,11 @@ class Pipeline:
     ) -> Summary:
         """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration` seconds, or `until_done`.
 
-        `until_done` ends when the sources have nothing more to give, and closes what is open: windows,
-        sessions, joins and timers. Without `config` it is loaded from `tidegate.toml` and the environment;
-        without `listeners` the view of the configuration shows each batch. Goes on from the checkpoint
-        when there is one. When a driver runs on that already it raises InUseError; with `take_over` it ends
-        that one and takes its place.
+        With `until_done`, the run ends when every source has been read to its end, and closes what is open:
+        windows, sessions, joins and timers. Without `config`, settings come from the pipeline,
+        `tidegate.toml` and the environment; without `listeners`, the configured view shows each batch.
+        Resumes from the checkpoint if there is one. If a driver is already running on it, raises InUseError;
+        with `take_over`, replaces that driver.
         """
         if declared.get() is not None:
             raise RunRequested(self)

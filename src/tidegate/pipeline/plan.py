@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -31,7 +31,16 @@ class Plan:
     @property
     def meaning(self) -> dict[str, dict[str, str]]:
         """What the state of each step that keeps some stands for."""
-        return {step.name: step.meaning() for step in self.steps if isinstance(step, KeyedStep)}
+        return {
+            step.name: {**step.meaning(), **self._delay(step)}
+            for step in self.steps
+            if isinstance(step, KeyedStep)
+        }
+
+    def _delay(self, step: Step) -> dict[str, str]:
+        """State that waits for the watermark says when it is due, which depends on the steps before."""
+        waits = step.needs_time or step.waits_until(0) is not None
+        return {"delay by joins": f"{self.delay(step) / 1e6:g} s"} if waits else {}
 
     def consumers(self, step: Step) -> tuple[Step, ...]:
         """The steps that read the output of `step`, one as often as it does."""
@@ -43,25 +52,32 @@ class Plan:
             yield above
             yield from self.upstream(above)
 
-    @property
-    def reach(self) -> int | None:
-        """Microseconds that the watermark has to be past the newest event time before all has left that waits
-        for it, but for timers; None if no step waits for the watermark.
+    def closing_watermark(self, newest: Mapping[str, int]) -> int | None:
+        """The earliest watermark at which everything has been emitted, except timers, that follows from rows
+        with event times up to these (source -> microseconds); None if nothing waits for a watermark.
 
-        One step may wait for what another one has held back, and each for a watermark past its moment.
+        The earliest, because a later run may bring more rows: the windows that they begin must not be closed.
         """
-        if all(step.waits is None for step in self.steps):
-            return None
-        found: dict[Step, int] = {}
+        latest: dict[Step, int] = {}
+        needed = []
         for step in self.steps:
-            own = 0 if step.waits is None else round(step.waits * 1e6) + 1
-            found[step] = own + max((found[above] for above in step.inputs), default=0)
-        return max(found.values())
+            times = [latest[above] for above in step.inputs if above in latest]
+            if step.name in newest:
+                times.append(newest[step.name])
+            if not times:
+                continue
+            latest[step] = max(times)
+            until = step.waits_until(latest[step])
+            if until is not None:
+                needed.append(until + 1 + self.delay(step))
+                if step.windows is not None:
+                    latest[step] = until  # A window happens at its last moment.
+        return max(needed, default=None)
 
-    def lag(self, step: Step) -> int:
-        """Microseconds that the rows that enter a step may be behind the watermark: a step before it may have
-        held them back. For the step, the watermark is that much earlier."""
-        return max((self.lag(above) + round(above.lags * 1e6) for above in step.inputs), default=0)
+    def delay(self, step: Step) -> int:
+        """Microseconds by which rows that enter a step may be behind the watermark, because steps before it
+        held them back. For this step, the watermark is that much earlier."""
+        return max((self.delay(above) + round(above.delay * 1e6) for above in step.inputs), default=0)
 
     def check(self) -> None:
         """Raise a PipelineError for the first step that cannot run."""

@@ -70,15 +70,15 @@ class Step:
         """Whether all its sources must have an event time."""
         return self.windows is not None
 
-    @property
-    def waits(self) -> float | None:
-        """Seconds that the watermark has to be past the event time of a row before all that follows from the
-        row has left; None for a step that waits for no watermark. Timers come on top."""
+    def waits_until(self, newest: int) -> int | None:
+        """The moment that the watermark must pass before everything has been emitted, except timers, that
+        follows from rows with event times up to `newest` (microseconds); None for a step that does not wait.
+        """
         return None
 
     @property
-    def lags(self) -> float:
-        """Seconds that the event time of a row that leaves it may be behind the watermark."""
+    def delay(self) -> float:
+        """Seconds by which rows that leave it may be behind the watermark."""
         return 0.0
 
     @property
@@ -149,10 +149,10 @@ class SourceStep(Step):
     @property
     def fallible(self) -> bool:
         """A row with a time that is far ahead counts as one that could not be read."""
-        return self.source.fallible or self.is_clocked
+        return self.source.fallible or self.checks_times
 
     @property
-    def is_clocked(self) -> bool:
+    def checks_times(self) -> bool:
         """Whether event times that are far ahead are looked for: rows that are known by their offsets alone
         are made by the source itself."""
         return self.source.event_time is not None and not self.source.countable

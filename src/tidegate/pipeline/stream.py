@@ -70,11 +70,12 @@ class Stream(_Declared):
         return self._then(steps.Union, *others)
 
     def flat_map(self, name: str, array: Expression) -> Stream:
-        """One row per element of an array, in column `name`; a row without elements goes."""
+        """One row per element of an array, in column `name`; a row without elements is dropped."""
         return self._then(steps.FlatMap, column=name, array=array)
 
     def branch(self, *conditions: Expression) -> tuple[Stream, ...]:
-        """Part the stream: one stream per condition, a row goes to the first that is true; the rest last."""
+        """Split the stream: each row goes to the first condition that is true for it; the last stream has
+        the rest."""
         if not conditions:
             raise refused("needs a condition", step="branch")
         return tuple(
@@ -122,8 +123,8 @@ class Stream(_Declared):
         if isinstance(window, Session):
             raise refused(
                 "takes tumbling and sliding windows: the sessions of two streams begin and end at different "
-                "times, so no two are the same window. interval_join pairs rows that lie close together; or "
-                "union both streams and aggregate the sessions of that",
+                "times, so no two are the same window. To pair rows that are close in time, use "
+                "interval_join; or union both streams and aggregate the sessions of that",
                 step="window_join",
             )
         keys = _keys("window_join", on, how)
@@ -152,9 +153,9 @@ class Stream(_Declared):
         return self._then(keyed.BroadcastJoin, rules, name=name, condition=condition)
 
     def late(self, side: Literal["left", "right"] = "left") -> Stream:
-        """The rows that came too late for the windowed step that this stream leaves.
+        """The rows that came too late for the windowed step whose output this stream is.
 
-        They are rows of its input, with the columns that those have; of a join, of the one on that `side`.
+        They are rows of its input, with the same columns; for a join, of the input on that `side`.
         """
         of = self.step
         if of.windows is None:
@@ -185,8 +186,8 @@ class KeyedStream(_Declared):
         self._name = name
 
     def named(self, name: str) -> KeyedStream:
-        """Name the step that follows. Its state is filed under that name, so the step keeps it when others
-        are declared before it later; without one it is filed under its kind and number."""
+        """Name the step that follows. Its state is kept under that name, so it stays the step's own when
+        others are declared before it later; without a name it is kept under kind and number."""
         return KeyedStream(self.pipeline, self.step, name)
 
     def _then(self, kind: type[Step], *others: _Declared, name: str | None = None, **fields: Any) -> Stream:
@@ -195,15 +196,15 @@ class KeyedStream(_Declared):
     def window(self, window: Window, *, emit: Mode = "append") -> WindowedStream:
         """Aggregate per window of event time.
 
-        emit="append": a window leaves once, when the watermark has passed its end. emit="update": it
-        leaves in every batch that changes it.
+        emit="append": a window is emitted once, when the watermark has passed its end. emit="update": it is
+        emitted in every batch that changes it.
         """
         return WindowedStream(self, window, emit)
 
     def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Running aggregates per key: `aggregate(n=tg.agg.count(), total=tg.agg.sum("value"))`.
 
-        Each batch hands on the keys that it changed.
+        Each batch emits the keys that it changed.
         """
         return self._aggregate(aggregates, None, "update")
 

@@ -58,10 +58,9 @@ class Window(ABC):
     def describe(self) -> str:
         """One short phrase, e.g. `tumbling 4 s`."""
 
-    @property
     @abstractmethod
-    def length(self) -> float:
-        """Seconds from an event to the end of the last window that the event alone makes, at most."""
+    def last_moment(self, micros: int) -> int:
+        """The last moment, in microseconds, of the last window that an event of that moment makes."""
 
     @property
     def event_time(self) -> EventTime:
@@ -79,9 +78,8 @@ class Tumbling(Window):
     def every(self) -> float:
         return self.size
 
-    @property
-    def length(self) -> float:
-        return self.size
+    def last_moment(self, micros: int) -> int:
+        return _last_moment(self, micros)
 
     def describe(self) -> str:
         return f"tumbling {self.size:g} s"
@@ -94,9 +92,8 @@ class Sliding(Window):
     size: float
     every: float
 
-    @property
-    def length(self) -> float:
-        return self.size
+    def last_moment(self, micros: int) -> int:
+        return _last_moment(self, micros)
 
     def describe(self) -> str:
         return f"sliding {self.size:g} s every {self.every:g} s"
@@ -108,16 +105,35 @@ class Session(Window):
 
     gap: float
 
-    @property
-    def length(self) -> float:
-        return self.gap
+    def last_moment(self, micros: int) -> int:
+        return micros + in_micros(self.gap)  # An event at the end still joins the session.
 
     @property
     def event_time(self) -> EventTime:
-        return EventTime(END)  # An event at the end still joins the session.
+        return EventTime(END)
 
     def describe(self) -> str:
         return f"session gap {self.gap:g} s"
+
+
+def in_micros(seconds: float) -> int:
+    """A length in microseconds, at least one."""
+    return max(1, round(seconds * 1e6))
+
+
+def lengths(window: Tumbling | Sliding) -> tuple[int, int]:
+    """(size, every) in microseconds; `every` divides `size`.
+
+    >>> lengths(Sliding(10, 2))
+    (10000000, 2000000)
+    """
+    every = in_micros(window.every)
+    return every * round(window.size / window.every), every
+
+
+def _last_moment(window: Tumbling | Sliding, micros: int) -> int:
+    size, every = lengths(window)
+    return micros - micros % every + size - 1
 
 
 def tumbling(size: str) -> Tumbling:

@@ -46,9 +46,9 @@ class Balance:
         self._queues: dict[int, list[int]] = {}
         """Groups of a node when it first was the busiest, those with the most load per byte last."""
 
-    def move(self, *, boldly: bool = False) -> None:
-        """By moves, and by swaps where no move helps. Boldly: the move that gains the most goes first."""
-        if boldly and self.uneven:
+    def move(self, *, largest_first: bool = False) -> None:
+        """By moves, and by swaps where no move helps. `largest_first`: the largest gain goes first."""
+        if largest_first and self.uneven:
             self._take(self._part(per_byte=False))
         while self.uneven and (step := self._whole() or self._part() or self._swap()):
             self._take(step)

@@ -26,7 +26,17 @@ class Ask:
     step: str | None = None
     """The keyed step it is meant for; all of them share the nodes, so it is only checked."""
     bytes: int | None = None
-    """For `rebalance`: move at most so many bytes of state."""
+    """For `rebalance`: move at most this many bytes of state."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why nobody can carry it out; None when somebody may."""
+        resized = self.nodes is not None or self.parallelism is not None
+        if self.kind == "rebalance":
+            return "a rebalance keeps nodes and parallelism; omit them" if resized else None
+        if not resized:
+            return "give nodes, parallelism or both"
+        return None if self.bytes is None else "bytes is only for a rebalance"
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,7 +121,7 @@ class Rescaler:
         before, after = self._migration.route, self._target(ask)
         with self._change:
             if self._migration.route is not before:
-                raise ControlError("the route changed while this was being planned; ask again")
+                raise ControlError("the route changed while this was being planned; try again")
             instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
             self._parallelism = ask.parallelism or self._parallelism
             record = self.history.asked(
@@ -250,6 +250,8 @@ class Rescaler:
 
     def _target(self, ask: Ask) -> Route:
         """The route that is asked for."""
+        if (problem := ask.problem) is not None:
+            raise ControlError(problem)
         if self._strategy(ask) == "restart" and not self._nodes.durable:
             raise ControlError("without a durable log (state.durable) a restart would lose all state")
         if ask.step is not None and ask.step not in self._steps:
@@ -257,8 +259,6 @@ class Rescaler:
         route = self._migration.route
         load = self._nodes.load
         if ask.kind == "rebalance":
-            if ask.nodes is not None or ask.parallelism is not None:
-                raise ControlError("a rebalance keeps the number of nodes and the parallelism; use scale")
             known = self._nodes.sizes()
             sizes = [known.get(group, (0, 0))[1] for group in range(route.groups)]
             target = rebalanced(route, load=load.tolist(), sizes=sizes, limit=ask.bytes)
@@ -285,5 +285,5 @@ class Rescaler:
         return {
             "eager": "the next batch waits until all of this has moved",
             "lazy": f"no pause: a key moves when a batch needs it; after {_LAZY} batches the rest follows",
-            "hybrid": "no pause: a key moves when a batch needs it, the rest in the background",
+            "hybrid": "no pause: a key moves when a batch needs it, and the rest in the background",
         }[strategy]

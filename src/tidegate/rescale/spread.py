@@ -94,8 +94,8 @@ def _check(groups: int, nodes: int, partitions: int) -> None:
             raise ControlError(f"{count} {what}s were asked for; ask for 1 or more")
     if nodes > groups:
         raise ControlError(
-            f"{nodes} nodes were asked for, but the number of key groups is the limit: each node owns at "
-            f"least one of {groups}; ask for at most {groups} nodes"
+            f"{nodes} nodes were asked for, but there are only {groups} key groups and each node owns at "
+            f"least one; ask for at most {groups} nodes"
         )
 
 
@@ -219,9 +219,9 @@ def _next_balance(owners: Integers, weights: Floats, sizes: Integers, limit: int
     unless the other leaves noticeably less load.
     """
     ways = []
-    for boldly in (False, True):
+    for largest_first in (False, True):
         way = Balance(owners, owners, weights, sizes, limit)
-        way.move(boldly=boldly)
+        way.move(largest_first=largest_first)
         ways.append(way)
     enough = min(way.busiest for way in ways) * (1 + ENOUGH)
     return min((way for way in ways if way.busiest <= enough), key=lambda way: way.moved).owners

@@ -121,7 +121,7 @@ def check_log(folder: Path, *, used: bool) -> None:
         return
     found = _read(label, "log", "id")
     if found["log"] is not None and f"{found['id']}.owner" not in open_storage(found["log"]).names():
-        raise CheckpointError(f"the log {found['log']} does not say that it belongs to this checkpoint")
+        raise CheckpointError(f"the log {found['log']} is not marked as belonging to this checkpoint")
 
 
 def find_log(folder: Path, log: str | None) -> Storage:

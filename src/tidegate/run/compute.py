@@ -27,10 +27,10 @@ class Compute:
     spark: SparkSession
     cluster: Cluster
     warming: threading.Thread | None = None
-    """What starts the Python workers, beside all else that a start takes."""
+    """Starts the Python workers while the rest of the start goes on."""
 
     def wait_until_warm(self) -> None:
-        """Whoever opens a source before that has its rows wait for the workers."""
+        """Wait for the Python workers: until they run, the rows of an open source would only pile up."""
         if self.warming is not None:
             self.warming.join()
 

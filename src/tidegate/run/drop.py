@@ -12,8 +12,8 @@ from pathlib import Path
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.run.checkpoint import find, find_log
-from tidegate.run.lock import locked
-from tidegate.state.fleet.nodes import names_of
+from tidegate.run.lock import locked, take_over_stopped
+from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.log import Log
 from tidegate.state.log.manifest import RunRef
 from tidegate.state.log.removal import without
@@ -48,10 +48,8 @@ def drop(checkpoint: str | Path, step: str, *, log: str | None = None) -> Droppe
             raise StateError(
                 f"the checkpoint of {pipeline} has no state of {step!r}; it has state of: {known}"
             )
-        ledger.take_over()
-        if ledger.last is not last:  # Where there are no locks.
-            raise CheckpointError(f"a driver is running on the checkpoint {folder}; stop it first")
-        prefix = names_of(ledger.generation)
+        take_over_stopped(ledger, folder)
+        prefix = name_prefix(ledger.generation)
 
         def name(ref: RunRef) -> str:
             return f"{ref.sequence:012d}-{prefix}drop-{state.runs.index(ref)}.run"

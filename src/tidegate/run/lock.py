@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.errors import CheckpointError, InUseError
+from tidegate.ledger.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class DriverLock:
 
     def _in_use(self) -> InUseError:
         pid, host, since = self.holder() or (None, None, None)
-        who = f"process {pid} on {host}, since {since}" if pid else "it has not said which"
+        who = f"process {pid} on {host}, since {since}" if pid else "it has not named its process yet"
         return InUseError(
             f"a driver is running on the checkpoint {self._folder}: {who}. Stop it first "
             f"(`tidegate stop {self._folder}`), or start with --take-over to put this one in its place",
@@ -125,3 +126,12 @@ def locked(folder: Path, *, take_over: bool) -> Iterator[DriverLock]:
         yield lock
     finally:
         lock.release()
+
+
+def take_over_stopped(ledger: Ledger, folder: Path) -> None:
+    """Shut out the drivers of a checkpoint that nobody runs on. CheckpointError when one has gone on all the
+    same, as it can where there are no locks."""
+    last = ledger.last
+    ledger.take_over()
+    if ledger.last is not last:
+        raise CheckpointError(f"a driver is running on the checkpoint {folder}; stop it first")

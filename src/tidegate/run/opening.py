@@ -159,7 +159,7 @@ def _watermark(plan: Plan, config: Config, last: Entry | None) -> Watermark:
         silent=last.silent if last else {},
         furthest=last.furthest if last else None,
         idle=seconds(config.engine.idle) if config.engine.idle else None,
-        reach=plan.reach,
+        closing=plan.closing_watermark,
     )
 
 

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 if TYPE_CHECKING:
     from tidegate.control.controls import Controls
 
+SILENCE = 10.0
+"""Seconds after which a source without rows is named: one that is silent for less may have little to say."""
+
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
@@ -87,7 +90,7 @@ class BatchProgress:
 
 
 Listener: TypeAlias = Callable[[BatchProgress], None]
-"""Whoever wants to know. Called in order, once per committed batch; it must not block."""
+"""Called in order, once per committed batch; it must not block."""
 
 
 @runtime_checkable

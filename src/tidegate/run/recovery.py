@@ -14,7 +14,7 @@ from tidegate.ledger.records import Entry
 from tidegate.rescale.spread import resumed
 from tidegate.run import checkpoint
 from tidegate.state.fleet.local import LocalNodes
-from tidegate.state.fleet.nodes import Nodes, names_of
+from tidegate.state.fleet.nodes import Nodes, name_prefix
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.log.storage import Storage, open_storage
 from tidegate.state.table.evolution import check_meaning, evolved
@@ -106,7 +106,7 @@ def start(
         bind=settings.bind,
         options=redis if settings.backend == "redis" else {},
         timeout=seconds(settings.timeout),
-        prefix=names_of(ledger.generation),
+        prefix=name_prefix(ledger.generation),
     )
     peers = _by_peers(config, storage)
     nodes = Nodes(settings, provider=provider, pipeline=pipeline, base=found, route=planned, peers=peers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from itertools import chain
 from pathlib import Path
 
 from tidegate.batch.time import moment
@@ -17,8 +16,8 @@ from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run.checkpoint import find, find_log
-from tidegate.run.lock import locked
-from tidegate.state.fleet.nodes import names_of
+from tidegate.run.lock import locked, take_over_stopped
+from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import StateManifest
@@ -31,10 +30,7 @@ _AT_ONCE = 16 << 20
 def times(checkpoint: str | Path) -> Entry:
     """The last committed batch, which has the event times of a checkpoint; CheckpointError for none."""
     folder, _ = find(checkpoint)
-    last = Ledger(folder / "ledger").last
-    if last is None:
-        raise CheckpointError(f"no batch has been committed to {folder}")
-    return last
+    return _last(Ledger(folder / "ledger"), folder)
 
 
 def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> int:
@@ -46,15 +42,16 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
     folder, _ = find(checkpoint)
     micros = round(to.timestamp() * 1e6)
     with locked(folder, take_over=False):
-        ledger, last = Ledger(folder / "ledger"), times(folder)
+        ledger = Ledger(folder / "ledger")
+        last = _last(ledger, folder)
         if last.watermark is None or last.watermark <= micros:
             found = moment(last.watermark) or "not known yet"
             raise CheckpointError(f"the watermark of {folder} is {found}; it can only be set back")
-        ledger.take_over()
+        take_over_stopped(ledger, folder)
         state = last.state
         if state is not None:
             storage = Log(find_log(folder, log), memory=_MEMORY, durable=True)
-            name = f"{last.batch_id:012d}-{names_of(ledger.generation)}reset.run"
+            name = f"{last.batch_id:012d}-{name_prefix(ledger.generation)}reset.run"
             state = replace(_without_the_past(storage, state, name), closed=micros)
         ledger.amend(
             replace(
@@ -70,6 +67,12 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
         return last.batch_id
 
 
+def _last(ledger: Ledger, folder: Path) -> Entry:
+    if ledger.last is None:
+        raise CheckpointError(f"no batch has been committed to {folder}")
+    return ledger.last
+
+
 def _without_the_past(log: Log, manifest: StateManifest, name: str) -> StateManifest:
     """The same state in one run that has nothing of what the watermark has passed."""
     if not manifest.runs:
@@ -77,12 +80,7 @@ def _without_the_past(log: Log, manifest: StateManifest, name: str) -> StateMani
     groups = frozenset(range(manifest.groups))
     snapshot = Snapshot(log, manifest, groups, manifest.runs, ())
     opened = [(ref, log.run(ref)) for ref in manifest.runs]
-    content = merged_rows(snapshot, opened, bottom=True, budget=_AT_ONCE, rest=lambda: None)
-    first = next(content, None)
-    if first is None:
-        return replace(manifest, runs=())
+    rows = merged_rows(snapshot, opened, bottom=True, budget=_AT_ONCE, rest=lambda: None)
     sequence = max(ref.sequence for ref in manifest.runs)
-    rows = chain([first], content)
-    return replace(
-        manifest, runs=(log.write(name, rows, sequence=sequence, groups=groups, count=manifest.groups),)
-    )
+    written = log.rewrite(name, rows, sequence=sequence, groups=groups, count=manifest.groups)
+    return replace(manifest, runs=(written,) if written else ())

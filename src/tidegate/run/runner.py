@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 
 from pyspark.sql import DataFrame
@@ -16,20 +16,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidegate import faults
 from tidegate.batch.cut import planned
 from tidegate.batch.outcome import Outcome
-from tidegate.batch.time import moment
 from tidegate.config import Config
 from tidegate.control.server import ControlServer
-from tidegate.errors import FencedError, ListenerError, QueryError, TidegateError
+from tidegate.errors import FencedError, QueryError, TidegateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import RestartRequestedError
 from tidegate.run import checkpoint as checkpoints
 from tidegate.run import compute, opening, preflight, signals
 from tidegate.run.controls import RunControls
-from tidegate.run.lateness import Lateness
 from tidegate.run.lock import locked
 from tidegate.run.opening import Opened
-from tidegate.run.progress import BatchProgress, Listener, SteeringListener
+from tidegate.run.progress import SILENCE, Listener, SteeringListener
+from tidegate.run.reporting import Reporting
 from tidegate.run.summary import StoppedBy, Summary, Tally
 from tidegate.spark import session
 from tidegate.spark.listener import Report, drain_listener_bus, watching
@@ -42,8 +41,8 @@ log = logging.getLogger(__name__)
 _SETTLE = 10.0
 """Seconds that Spark gets to commit its own offsets after a batch before the query is stopped."""
 
-_LOOK = 0.25
-"""Seconds between two looks whether Spark has ended the query: each holds up the batch that is running."""
+_POLL = 0.25
+"""Seconds between two checks whether Spark has ended the query: each one delays the running batch."""
 
 
 def run(
@@ -99,7 +98,7 @@ class Runner:
         self._checkpoint = opened.folder / "spark"
         self._tally = Tally()
         self.controls = RunControls(opened, stop=lambda: self.stop("signal"))
-        self._listeners: list[Listener] = [self._tally, self.controls, *listeners]
+        self._reporting = Reporting(opened, [self._tally, self.controls, *listeners], fail=self.fail)
         self._query: RunningQuery | None = None
         self._began: float | None = None
         self._started = threading.Event()
@@ -116,7 +115,7 @@ class Runner:
         """Its number, once it is planned. The run ends with it, even if a source has gone on meanwhile."""
         self._heard = time.monotonic()
         """When a batch last had rows, or the run began."""
-        self._lateness = Lateness()
+        self._silence_told = False
         self._free_since = time.time()
         """When the latest batch was over, or the run began."""
         self._adapted = -1
@@ -200,7 +199,7 @@ class Runner:
         committed = last.batch_id if last else -1
         self._lost.append(committed)
         failures, tries = self._lost.count(committed), self._batches.tries
-        log.warning("Spark ended the query, %d of %d times in a row: %s", failures, tries, reason(error))
+        log.warning("Spark ended the query (%d of %d tries): %s", failures, tries, reason(error))
         if failures >= tries:
             return False
         time.sleep(self._batches.retry_wait)
@@ -262,10 +261,10 @@ class Runner:
             self._began = time.monotonic()
 
     def _wait(self, query: StreamingQuery, duration: float | None) -> None:
-        looked = -_LOOK
+        looked = -_POLL
         while not self._stopping.is_set() and not self._pause.is_set():
             now = time.monotonic()
-            if now - looked >= _LOOK:
+            if now - looked >= _POLL:
                 if not query.isActive:
                     return
                 if not self._opened.lock.is_held() and (replaced := self._replaced()):
@@ -314,98 +313,17 @@ class Runner:
         return self._query is not None and self._query.run_id == run_id
 
     def progressed(self, report: Report) -> None:
-        """Spark has committed a batch: tell the listeners, and set the limit of the next."""
+        """Spark has committed a batch: set the limit of the next one, and tell the listeners."""
         outcome = self._outcomes.pop(report.batch_id, None)
         if outcome is None or self._query is None:
             return
-        nodes, kept, waiting = self._batches.nodes, outcome.kept, self._query.waiting()
-        batch_seconds = report.seconds["triggerExecution"]
-        rows_in = sum(outcome.rows_in.values())
-        self._heard = time.monotonic() if rows_in else self._heard
+        if sum(outcome.rows_in.values()):
+            self._heard = time.monotonic()
         self._intake.moved(report.positions)
-        self._adapt(outcome, batch_seconds)
-        progress = BatchProgress(
-            pipeline=self._plan.name,
-            batch_id=outcome.batch_id,
-            finished_at=datetime.fromtimestamp(outcome.visible_at, UTC),
-            cut={name: {"start": cut.start, "end": cut.end} for name, cut in outcome.cut.items()},
-            rows_in=rows_in,
-            rows_out=sum(outcome.rows_out.values()),
-            dead_letters=outcome.dead_letters,
-            input_rate=self._intake.arrived_per_second(rows_in, report.begun.timestamp()),
-            rows_per_second=rows_in / batch_seconds if batch_seconds > 0 else 0.0,
-            batch_seconds=batch_seconds,
-            interval_seconds=self._opened.interval,
-            phases={
-                "offsets": report.seconds.get("latestOffset", 0.0),
-                "planning": report.seconds.get("queryPlanning", 0.0),
-                "wal": report.seconds.get("walCommit", 0.0),
-                **outcome.phases,
-                "commit": report.seconds.get("commitOffsets", 0.0),
-            },
-            lag=self._intake.lag,
-            limit=self._intake.limit,
-            catching_up=self._intake.catching_up,
-            latency_p50=outcome.latency_p50,
-            latency_p99=outcome.latency_p99,
-            watermark=moment(outcome.watermark),
-            parallelism=nodes.route.parallelism if nodes else self._opened.parallelism,
-            tries=outcome.tries,
-            sinks=outcome.rows_out,
-            late=kept.late if kept else 0,
-            state_rows=kept.rows if kept else 0,
-            state_bytes=kept.bytes if kept else 0,
-            state_wire=kept.wire if kept else 0,
-            state_nodes=len(nodes.route.nodes) if nodes else 0,
-            state_local=outcome.arrived.local,
-            state_remote=outcome.arrived.remote,
-            waiting_files=waiting.files if waiting else None,
-            waiting_bytes=waiting.bytes if waiting else None,
-            rescale=self._rescaler.phase if self._rescaler else None,
-            ahead=sum(outcome.ahead.values()),
-            idle=outcome.idle,
-            silent=outcome.silent,
-        )
-        log.debug("batch %d: %s", outcome.batch_id, progress)
-        self._warn_of_times(outcome, progress)
-        for listener in list(self._listeners):
-            self._tell(listener, progress)
+        self._adapt(outcome, report.seconds["triggerExecution"])
+        self._reporting.tell(outcome, report, self._query.waiting())
         if outcome.batch_id == self._final:
             self.stop("done")
-
-    def _warn_of_times(self, outcome: Outcome, progress: BatchProgress) -> None:
-        for source, rows in outcome.ahead.items():
-            log.warning(
-                "batch %d: %d rows of %s have an event time that is more than %s ahead; they are in %s",
-                outcome.batch_id,
-                rows,
-                source,
-                self._opened.config.engine.ahead,
-                self._opened.dead_letters / source,
-            )
-        if self._lateness.is_alarming(progress.rows_in, progress.late):
-            log.warning(
-                "batch %d: nearly all rows of the last batches came too late: the watermark is %s. If a "
-                "wrong event time has moved it there, stop the pipeline and set it back with "
-                "`tidegate state watermark %s --reset TIME`",
-                outcome.batch_id,
-                progress.watermark,
-                self._opened.folder,
-            )
-
-    def _tell(self, listener: Listener, progress: BatchProgress) -> None:
-        try:
-            listener(progress)
-        except Exception as error:
-            self._listeners.remove(listener)
-            name = getattr(listener, "__qualname__", type(listener).__name__)
-            self.fail(
-                ListenerError(
-                    f"the listener {name} failed after batch {progress.batch_id} was committed: "
-                    f"{type(error).__name__}: {error}"
-                ),
-                error,
-            )
 
     def fail(self, failure: TidegateError, cause: Exception | None = None) -> None:
         """End the run with this error once its batch is through."""
@@ -426,6 +344,19 @@ class Runner:
             self._pause.set()
         elif done:
             self.stop("done")
+        elif silent >= SILENCE and engine.idle is None:
+            self._warn_of_silence()
+
+    def _warn_of_silence(self) -> None:
+        """Say once that windows wait for rows. There is no batch whose progress could tell."""
+        if not self._silence_told and self._batches.open:
+            self._silence_told = True
+            log.warning(
+                "no rows for %g s from %s: what is open, such as windows, stays open until rows come. "
+                "`engine.idle` sets how long to wait for them",
+                SILENCE,
+                ", ".join(self._batches.watermark.graces),
+            )
 
 
 class _StopRequestedError(Exception):

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 from uuid import uuid4
 
+from tidegate.disk import DISK
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger import ledger
 from tidegate.ledger.atomic import create
@@ -48,7 +49,7 @@ def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, se
         _sync_below(draft)
         draft.rename(target)
         for made in (target, *missing):
-            _sync(made.parent)
+            DISK.sync_folder(made.parent)
     except OSError as error:
         raise CheckpointError(f"cannot write the savepoint {target}: {error}") from error
     finally:
@@ -132,17 +133,9 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _sync_below(folder: Path) -> None:
-    """Have all files and folders on disk, this one last; a file that is a link, too: whoever wrote it, Spark
-    for one, may not have waited for the disk."""
+    """Sync all files and folders, this one last; links too: whoever wrote those files, such as Spark, may not
+    have waited for the disk."""
     for below, _, names in os.walk(folder, topdown=False):
         for name in names:
-            _sync(Path(below, name))
-        _sync(Path(below))
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            DISK.sync_file(Path(below, name))
+        DISK.sync_folder(Path(below))

@@ -20,7 +20,7 @@ from tidegate.sinks import committed
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
-_LOOKS = 5
+_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Problem:
 def problems(folder: Path) -> list[Problem]:
     """All that is wrong with a checkpoint but its runs, and the records that cannot be read."""
     found: list[Problem] = []
-    for _ in range(_LOOKS):
+    for _ in range(_TRIES):
         entries, damaged = ledger.read(folder / "ledger")
         mine: list[Entry] = []
         if not damaged:
@@ -79,12 +79,12 @@ def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Pr
     for entry in entries[:2]:
         ends = [cut.end for cut in entry.cut.values()]
         if ends and spark.offsets(entry.batch_id) != ends:
-            problem = "it does not say what the ledger does of the batch; the next start writes it again"
+            problem = "it disagrees with the ledger about the batch; the next start rewrites it"
             yield Problem(str(spark.cut_file(entry.batch_id)), problem)
     for entry in entries[:1]:
         for number, cut in enumerate(entry.cut.values()):
             if lost := spark.missing_log(number, cut.end):
-                yield Problem(str(lost), "a part of the list of files that were read is missing or damaged")
+                yield Problem(str(lost), "this part of the list of files read is missing or damaged")
 
 
 def _of_outputs(entries: list[Entry]) -> Iterator[Problem]:
@@ -109,9 +109,9 @@ def _at_its_end(place: str, batch_id: int, after: list[object] | None) -> list[s
     newest = headers[-1] if headers else None
     if newest is not None and newest.last > batch_id:
         return [
-            f"it holds batches up to {newest.last}, and the ledger only up to {batch_id}: it has lost records"
+            f"it holds batches up to {newest.last}, but the ledger only up to {batch_id}: it has lost records"
         ]
     if (newest is None or newest.last < batch_id) and after != (list(newest.link) if newest else None):
         last = f"ends with batch {newest.last}" if newest else "has no batch"
-        return [f"it {last}, and lacks some that were committed up to batch {batch_id}"]
+        return [f"it {last}, but batches up to {batch_id} were committed"]
     return []

@@ -19,7 +19,7 @@ from tidegate.sim.nodes import Provider
 from tidegate.sim.process import Process, Sequential
 from tidegate.sim.spark import GRACES, SOURCE
 from tidegate.sim.workload import TABLES
-from tidegate.state.fleet.nodes import Nodes, names_of
+from tidegate.state.fleet.nodes import Nodes, name_prefix
 from tidegate.state.log.manifest import StateManifest
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Driver(Process):
             nodes=world.first_nodes,
             partitions=world.first_partitions,
         )
-        provider = Provider(world, self, names_of(ledger.generation))
+        provider = Provider(world, self, name_prefix(ledger.generation))
         provider.grow(max(planned.nodes) + 1)
         nodes = Nodes(
             settings,

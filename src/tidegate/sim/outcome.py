@@ -22,7 +22,7 @@ _CHUNK = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SeedOutcome:
     """What came of one seed. `problem` is None when every promise was kept."""
 
     command: str
@@ -43,26 +43,26 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Tally:
+class SeedTally:
     """What many seeds amount to."""
 
     runs: int = 0
     counts: Counter[str] = field(default_factory=Counter)
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[SeedOutcome] = field(default_factory=list)
 
-    def add(self, other: Tally) -> None:
+    def add(self, other: SeedTally) -> None:
         self.runs += other.runs
         self.counts.update(other.counts)
         self.failures += other.failures
 
-    def count(self, outcome: Outcome) -> None:
+    def count(self, outcome: SeedOutcome) -> None:
         self.runs += 1
         self.counts.update(outcome.counts)
         if outcome.problem is not None:
             self.failures.append(outcome)
 
 
-def simulate(seed: int, *, rescales: bool, story: bool = False) -> Outcome:
+def simulate(seed: int, *, rescales: bool, story: bool = False) -> SeedOutcome:
     """One run. The same seed gives the same run, on any machine."""
     shared = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="tidegate-sim-", dir=shared) as scratch:
@@ -70,7 +70,7 @@ def simulate(seed: int, *, rescales: bool, story: bool = False) -> Outcome:
         problem = _problem(world)
     counts = Counter({**world.counts, "steps": world.steps})
     told = tuple(world.story) if story or problem is not None else ()
-    return Outcome("rescale" if rescales else "protocol", seed, world.steps, counts, problem, told)
+    return SeedOutcome("rescale" if rescales else "protocol", seed, world.steps, counts, problem, told)
 
 
 def _problem(world: World) -> str | None:
@@ -88,7 +88,7 @@ def _problem(world: World) -> str | None:
     return None
 
 
-def simulate_many(seeds: range, *, rescales: bool, jobs: int) -> Iterator[Tally]:
+def simulate_many(seeds: range, *, rescales: bool, jobs: int) -> Iterator[SeedTally]:
     """One run for each seed, in `jobs` processes; yields what was added since, in the order of the seeds."""
     chunks = [seeds[at : at + _CHUNK] for at in range(0, len(seeds), _CHUNK)]
     work = partial(_simulate_all, rescales=rescales)
@@ -104,12 +104,12 @@ def simulate_many(seeds: range, *, rescales: bool, jobs: int) -> Iterator[Tally]
             raise
 
 
-def _simulate_all(seeds: Sequence[int], *, rescales: bool) -> Tally:
+def _simulate_all(seeds: Sequence[int], *, rescales: bool) -> SeedTally:
     return tally_of(simulate(seed, rescales=rescales) for seed in seeds)
 
 
-def tally_of(outcomes: Iterable[Outcome]) -> Tally:
-    tally = Tally()
+def tally_of(outcomes: Iterable[SeedOutcome]) -> SeedTally:
+    tally = SeedTally()
     for outcome in outcomes:
         tally.count(outcome)
     return tally

@@ -166,5 +166,5 @@ def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     try:
         return pa.array(values, pa.string()).cast(kind)
     except pa.ArrowNotImplementedError:
-        problem = f"a column of type {kind} cannot be read back from JSON; write Parquet instead"
+        problem = f"columns of type {kind} cannot be read back from JSON; write Parquet instead"
         raise SinkError(problem) from None

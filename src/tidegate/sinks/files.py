@@ -240,10 +240,10 @@ class _Writer(SinkWriter):
         """Publish the batch that the checkpoint ends with, if all before it is there."""
         after = Link(*receipt["after"]) if receipt["after"] else None
         if after != self._newest:
-            there = f"ends with batch {self._newest.batch_id}" if self._newest else "is not there"
+            there = f"ends with batch {self._newest.batch_id}" if self._newest else "has no batch"
             raise SinkError(
                 f"the output of batches up to {committed} is missing from {self._folder.root}: it {there}, "
-                "but the checkpoint continues after them: restore the folder, or start over with a new "
+                "but the checkpoint continues after them. Restore the folder, or start over with a new "
                 "checkpoint"
             )
         self.publish(committed, receipt)

@@ -72,7 +72,7 @@ class Kafka(Sink):
         if not self.bootstrap or not self.topic:
             raise refused("give the brokers, like 'localhost:9092', and a topic", step="Kafka")
         if self.partitions is not None and self.partitions < 1:
-            raise refused(f"a topic has at least 1 partition, not {self.partitions}", step="Kafka")
+            raise refused(f"a topic needs at least 1 partition, not {self.partitions}", step="Kafka")
 
     def check(self) -> None:
         found = kafka_broker.problem(self.bootstrap, self.topic, self.options, create=True)

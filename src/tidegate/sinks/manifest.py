@@ -121,7 +121,7 @@ def decode_header(line: bytes) -> Header:
     """Raises ValueError when it is damaged, or of another version."""
     digest, _, text = line.rstrip(b"\n").partition(b" ")
     if not line.endswith(b"\n") or digest.decode(errors="replace") != _digest(text):
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     try:
         fields = json.loads(text)
         return Header(**fields | {"after": Link(*fields["after"]) if fields["after"] else None})
@@ -134,7 +134,7 @@ def decode(content: bytes) -> OutputManifest:
     line, _, body = content.partition(b"\n")
     header = decode_header(line + b"\n")
     if not body.endswith(b"\n") or _digest(body[:-1]) != header.body:
-        raise ValueError("its checksum does not fit")
+        raise ValueError("its checksum does not match")
     fields = json.loads(body)
     return OutputManifest(header, tuple(fields["files"]), fields["schema"])
 
@@ -162,7 +162,7 @@ def gap(headers: Sequence[Header], before: Link | None = None) -> str | None:
         if header.after != before:
             lost = f"batch {header.after.batch_id}" if header.after else "no batch"
             there = f"batch {before.batch_id}" if before else "none"
-            return f"{lost} was before batch {header.first}, but the manifest before it is that of {there}"
+            return f"batch {header.first} follows {lost}, but the manifest before it is that of {there}"
         before = header.link
     return None
 

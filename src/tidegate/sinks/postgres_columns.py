@@ -106,5 +106,5 @@ def _text(column: SparkColumn, kind: DataType) -> SparkColumn:
 def _accepted(name: str, kind: DataType) -> tuple[str, ...]:
     word = kind.simpleString().partition("(")[0].partition("<")[0]
     if word not in _TYPES:
-        raise SinkError(f"column {name} is {kind.simpleString()}, which PostgreSQL has no type for; cast it")
+        raise SinkError(f"column {name} is {kind.simpleString()}, for which PostgreSQL has no type; cast it")
     return _TYPES[word]

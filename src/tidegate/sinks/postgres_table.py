@@ -109,8 +109,9 @@ class Table:
             )
         if nullable and not any(index.nulls for index in found):
             raise SinkError(
-                f"column {nullable[0]} of the key ({names}) of table {table} may be null, and its unique "
-                "index takes two nulls for different keys; make it not null, or the index nulls not distinct"
+                f"column {nullable[0]} of the key ({names}) of table {table} may be null, but its unique "
+                "index treats two nulls as different keys; make the column not null, or the index nulls not "
+                "distinct"
             )
 
     def check_updates(self, table: str, key: Sequence[str]) -> None:
@@ -119,9 +120,9 @@ class Table:
             if index.plain and set(index.columns) <= set(key):
                 columns = ", ".join(map(str, index.columns))
                 raise SinkError(
-                    f"table {table} takes each ({columns}) once, by {index.name}, but a key is emitted "
-                    f'again each time it changes; write mode="upsert", key={list(index.columns)}, or drop '
-                    f"{index.name}"
+                    f"table {table} takes each ({columns}) only once, because of {index.name}, but a key is "
+                    f"emitted again each time it changes; drop {index.name}, or set "
+                    f'mode="upsert", key={list(index.columns)}'
                 )
 
 

@@ -107,8 +107,8 @@ class PostgresWriter(SinkWriter):
             if not entered.rowcount:
                 if self._published(connection) < batch_id:
                     raise SinkError(
-                        f"{_BATCHES} has no entry of {self._pipeline} for {self._sink.table} any more: "
-                        "it was changed from outside; start the pipeline again"
+                        f"{_BATCHES} no longer has an entry of {self._pipeline} for {self._sink.table}: "
+                        "something else has changed it; start the pipeline again"
                     )
                 return
             staging = self._quoted(receipt["staging"])
@@ -117,7 +117,7 @@ class PostgresWriter(SinkWriter):
             if found != receipt["rows"]:
                 raise SinkError(
                     f"batch {batch_id} was written with {receipt['rows']} rows, but {receipt['staging']} "
-                    f"has {found} of them: the table was changed from outside"
+                    f"has {found} of them: something else has changed the table"
                 )
             connection.execute(self._move(receipt))
             # Nobody else can have staged anything that counts: the next batch begins after this one.
@@ -137,9 +137,9 @@ class PostgresWriter(SinkWriter):
             if receipt is not None and 0 <= latest < committed - 1:
                 raise SinkError(
                     f"{self._sink.table} holds batches of {self._pipeline} up to {latest} only, but the "
-                    f"checkpoint has published {committed - 1}: rows are missing, as after a restored "
-                    "backup. Restore a later one; or, to go on without them, set the batch_id of their entry "
-                    f"in {_BATCHES} to {committed - 1}"
+                    f"checkpoint has published {committed - 1}: rows are missing, for example because an old "
+                    "backup was restored. Restore a later one; or, to go on without those rows, set the "
+                    f"batch_id of the entry in {_BATCHES} to {committed - 1}"
                 )
             place = (self._pipeline, self._sink.table)
             batches = _escaped(self._batches)

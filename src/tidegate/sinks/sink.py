@@ -42,9 +42,9 @@ def ahead(place: str, latest: int, committed: int, *, anew: str) -> SinkError:
     mistaken for repeats of those, and lost. `anew` is how to start over."""
     ends = f"ends with batch {committed}" if committed >= 0 else "is new"
     return SinkError(
-        f"{place} holds batches up to {latest}, but the checkpoint {ends}: it is another checkpoint than the "
-        "one that wrote them, or an older copy of it, or the newest records of its ledger are lost "
-        f"(`tidegate state verify`). Restore the checkpoint; to start over, {anew}"
+        f"{place} holds batches up to {latest}, but the checkpoint {ends}: another checkpoint wrote them, or "
+        "this is an older copy of the one that did, or the newest records of its ledger are lost "
+        f"(`tidegate state verify` tells). Restore the checkpoint; to start over, {anew}"
     )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
+SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _ROW_GROUP_BYTES = 64 << 20
 
 
@@ -109,13 +109,13 @@ def _load(path: Path) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    text = (pq.read_schema(path).metadata or {}).get(_SPARK_SCHEMA)
+    text = (pq.read_schema(path).metadata or {}).get(SPARK_SCHEMA)
     if text is None:
         return pq.read_table(path, partitioning=None)
     schema = to_arrow_schema(StructType.fromJson(json.loads(text)).toNullable(), timezone="UTC")
     # Spark writes timestamps in the old 96-bit form, without a zone: they are in UTC.
     rows = pq.read_table(path, schema=schema, partitioning=None, coerce_int96_timestamp_unit="us")
-    return rows.replace_schema_metadata({_SPARK_SCHEMA: text})
+    return rows.replace_schema_metadata({SPARK_SCHEMA: text})
 
 
 def _kind(path: Path) -> tuple[str, object]:
@@ -124,4 +124,4 @@ def _kind(path: Path) -> tuple[str, object]:
     import pyarrow.parquet as pq
 
     schema = pq.read_schema(path)
-    return path.suffix, (schema.metadata or {}).get(_SPARK_SCHEMA) or schema.to_string()
+    return path.suffix, (schema.metadata or {}).get(SPARK_SCHEMA) or schema.to_string()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _SPOILED, _HOW = 101, 102
 
-Progress = Callable[["Written"], None]
+Progress = Callable[["Totals"], None]
 """Called now and then with all that has been written so far."""
 
 Lines = Callable[[int, int], "pa.StringArray"]
@@ -57,7 +57,7 @@ class Volume:
 
 
 @dataclass(slots=True)
-class Written:
+class Totals:
     """What has been written: rows, bytes and files, and the name of the first file."""
 
     rows: int = 0
@@ -76,7 +76,7 @@ def write_lines(
     suffix: str = ".json",
     header: str = "",
     progress: Progress | None = None,
-) -> Written:
+) -> Totals:
     """Write files of text lines. About `malformed` of them, from 0 to 1, are truncated, mistyped or garbage.
 
     The same arguments give the same bytes.
@@ -92,13 +92,13 @@ def write_parts(
     volume: Volume,
     part: Callable[[IO[bytes]], AbstractContextManager[Add]],
     progress: Progress | None = None,
-) -> Written:
+) -> Totals:
     """Write rows from 0 on to `part-00000<suffix>` and so on in the folder `out`.
 
     If the folder has parts already, of any suffix, numbering continues after the highest: a stream that has
     read a file does not look at that name again. It sees no file before it is complete.
     """
-    folder, written = Path(out), Written()
+    folder, written = Path(out), Totals()
     folder.mkdir(parents=True, exist_ok=True)
     for number, share in enumerate(volume.shares(), start=_next_number(folder)):
         name = f"part-{number:05}{suffix}"
@@ -122,7 +122,7 @@ def _next_number(folder: Path) -> int:
     return max((int(name[1]) + 1 for name in names if name), default=0)
 
 
-def _fill(file: IO[bytes], add: Add, share: Volume, written: Written, progress: Progress | None) -> None:
+def _fill(file: IO[bytes], add: Add, share: Volume, written: Totals, progress: Progress | None) -> None:
     left, size = share.rows or math.inf, share.size or math.inf
     while left > 0:
         before = file.tell()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from tidegate.pipeline.where import refused
+from tidegate.sources.columns import missing
 from tidegate.sources.source import RAW, REASON
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def parse(
 
 
 def struct(ddl: str, *, step: str) -> StructType:
-    """The columns that a schema in Spark's DDL declares. PipelineError if it is none."""
+    """The columns that a schema in Spark's DDL declares. PipelineError if it declares none."""
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
 
@@ -57,8 +58,7 @@ def struct(ddl: str, *, step: str) -> StructType:
 def check_event_time(event_time: str | None, schema: StructType, *, step: str) -> None:
     """PipelineError unless the event time, if there is one, is a column of the schema."""
     if event_time is not None and event_time not in schema.names:
-        columns = ", ".join(schema.names)
-        raise refused(f"event_time {event_time!r} is not one of the columns {columns}", step=step)
+        raise refused(f"event_time={event_time!r}: {missing(schema.names, event_time)}", step=step)
 
 
 def _json(schema: StructType, options: dict[str, str]) -> tuple[Column, Column, Column]:

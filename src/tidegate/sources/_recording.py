@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from tidegate.errors import PipelineError
-from tidegate.sources._folder import Add, Progress, Volume, Written, write_lines, write_parts
+from tidegate.sources._folder import Add, Progress, Totals, Volume, write_lines, write_parts
 from tidegate.sources.sensors import Sensors
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def write_sensors(
     format: Format = "json",
     malformed: float = 0.0,
     progress: Progress | None = None,
-) -> Written:
+) -> Totals:
     """Write the rows of `source` from the first on; its own `rows` does not count.
 
     Event times start at `source.start`, or at midnight of 1 June 2024. CSV files have a header.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -51,15 +51,16 @@ def type_of(columns: Columns, name: str) -> str:
     return next((kind for each, kind in columns.items() if each.lower() == name.lower()), "")
 
 
-def missing(columns: Columns, name: str) -> str:
-    """That there is no such column, and what may be meant.
+def missing(columns: Iterable[str], name: str) -> str:
+    """That there is no such column, and which one may be meant.
 
     >>> missing({"id": "bigint", "value": "double"}, "valu")
-    "there is no column 'valu' among id, value; is 'value' meant?"
+    "there is no column 'valu' among id, value; did you mean 'value'?"
     """
-    alike = get_close_matches(name.lower(), {each.lower(): each for each in columns}, n=1)
-    meant = f"; is {next(each for each in columns if each.lower() == alike[0])!r} meant?" if alike else ""
-    return f"there is no column {name!r} among {', '.join(columns)}{meant}"
+    names = {each.lower(): each for each in columns}
+    alike = get_close_matches(name.lower(), names, n=1)
+    meant = f"; did you mean {names[alike[0]]!r}?" if alike else ""
+    return f"there is no column {name!r} among {', '.join(names.values())}{meant}"
 
 
 def _parts(ddl: str) -> list[str]:

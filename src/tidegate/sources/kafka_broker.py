@@ -29,7 +29,7 @@ def problem(bootstrap: str, topic: str, options: Mapping[str, str], *, create: b
     if create or topic in topics:
         return None
     alike = get_close_matches(topic, topics, n=1)
-    meant = f"; is {alike[0]!r} meant?" if alike else ""
+    meant = f"; did you mean {alike[0]!r}?" if alike else ""
     return f"there is no topic {topic!r} at {bootstrap}: create it, or correct the name{meant}"
 
 

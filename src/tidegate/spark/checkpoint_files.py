@@ -157,8 +157,8 @@ class CheckpointFiles:
         for number in numbers:
             if not (offsets / number).is_file():
                 raise CheckpointError(
-                    f"Spark's own record of batch {number} is not in {offsets}, and without it the pipeline "
-                    f"cannot resume after batch {batch_id}: its ledger and Spark's checkpoint do not match"
+                    f"Spark's own record of batch {number} is not in {offsets}, and without it a pipeline "
+                    f"cannot resume after batch {batch_id}: the ledger and Spark's checkpoint do not match"
                 )
             create(target / "offsets" / number, (offsets / number).read_bytes())
         until = time.monotonic() + settle

@@ -1,8 +1,8 @@
 """Spark's classes as a file that a JVM maps into memory, so that it need not read and check each of them: a
-driver starts with about half of the work.
+driver starts with about half the work.
 
-The first run on a machine writes the archive when it ends; later ones use it. Java itself looks whether the
-archive fits to its version and to the jars, and does without if not.
+The first run on a machine writes the archive when it ends; later ones use it. Java itself checks whether the
+archive matches its version and the jars, and ignores it if not.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _QUIET = "-Xlog:cds*=off"
 def options(conf: Mapping[str, str]) -> str:
     """Options for the JVM of a driver with these settings: use the archive, or be ready to write it.
 
-    None where a user has set what would not go together with them.
+    Empty if the user has set options that conflict with these.
     """
     place = archive()
     if place is None or "spark.driver.extraClassPath" in conf or any(o in conf.get(_JAVA, "") for o in _OWN):
@@ -42,8 +42,8 @@ def options(conf: Mapping[str, str]) -> str:
 
 
 def keep(spark: SparkSession) -> None:
-    """Write the archive with the classes that the driver has loaded by now, unless there is one. Takes a few
-    seconds. Does not raise: all that is lost is a faster start."""
+    """Write the archive with the classes that the driver has loaded by now, unless it exists. Takes a few
+    seconds. Does not raise: without it, the next start is only slower."""
     place = archive()
     if place is None or place.exists():
         return
@@ -72,7 +72,7 @@ def archive() -> Path | None:
 
 
 def write(gateway: Any, place: Path) -> None:
-    """Do what `jcmd PID VM.cds dynamic_dump` does; a Java without tools does not have that."""
+    """Do what `jcmd PID VM.cds dynamic_dump` does, which a Java without tools does not have."""
     jvm, named = gateway.jvm, gateway.jvm.java.lang.Class.forName
 
     def array(kind: Any, *items: Any) -> Any:

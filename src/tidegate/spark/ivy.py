@@ -15,11 +15,11 @@ def cache() -> Path:
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Wait until no other process of this user fetches, and keep them out.
+def locked() -> Iterator[None]:
+    """Keep other processes of this user from fetching; waits until none does.
 
-    Ivy does not expect company in its cache: of two that fetch the same jars, both may find broken files. The
-    lock ends with its process, however that ends.
+    Ivy's cache does not stand two processes at once: if both fetch the same jars, both may find broken files.
+    The lock ends with its process, however that ends.
     """
     place = cache() / "ivy.lock"
     place.parent.mkdir(parents=True, exist_ok=True)

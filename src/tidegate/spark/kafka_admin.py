@@ -35,7 +35,7 @@ def ensure_topic(
     except Py4JJavaError as error:
         cause = error.java_exception.getCause() or error.java_exception
         place = f"Kafka {topic} at {client['bootstrap.servers']}"
-        raise SinkError(f"{place} is not usable: {cause.toString()}") from None
+        raise SinkError(f"{place} cannot be used: {cause.toString()}") from None
 
 
 def partition_count(jvm: Any, admin: Any, topic: str) -> int:

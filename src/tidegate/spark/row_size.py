@@ -1,8 +1,8 @@
 """How large the rows are that Spark hands to Python.
 
-After each row that it writes for Python, Spark adds up what the batch has by then, to keep below a limit of
-bytes; for narrow rows that takes longer than writing them. Where rows have a fixed size, so many of them as a
-batch may have are known to stay below, and Spark can be told not to look.
+After each row that it writes for Python, Spark adds up the bytes of the batch so far, to stay below a limit;
+for narrow rows that takes longer than writing them. If rows have a fixed size, it is known whether even the
+largest batch stays below the limit, and Spark can be told not to check.
 """
 
 from __future__ import annotations

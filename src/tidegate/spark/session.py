@@ -85,7 +85,7 @@ def start(
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
-        with ivy.alone() if "spark.jars.packages" in settings else nullcontext():
+        with ivy.locked() if "spark.jars.packages" in settings else nullcontext():
             spark = builder.getOrCreate()
     except Exception as error:
         raise SessionError(f"Spark could not start on {master!r}: {_cause(error)}") from error

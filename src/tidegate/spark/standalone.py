@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from tidegate.errors import ClusterError
+from tidegate.spark import java
 
 LOOPBACK = "127.0.0.1"
 _LOGGING = Path(__file__).parent / "standalone.log4j2.properties"
@@ -38,7 +38,7 @@ def worker_command(folder: Path, master: str, *, cores: int, memory: str) -> lis
 def environment() -> dict[str, str]:
     """What both need beside the environment of this process."""
     return {
-        "SPARK_HOME": str(_spark_home()),
+        "SPARK_HOME": str(spark_home()),
         # PySpark's package lacks the folders from which Spark would tell it.
         "SPARK_SCALA_VERSION": "2.13",
         "SPARK_LOCAL_IP": LOOPBACK,
@@ -64,22 +64,16 @@ def launched_executors(folder: Path, application: str) -> frozenset[str]:
 
 
 def _java(*options: str) -> list[str]:
+    if problem := java.missing():
+        raise ClusterError(f"Spark needs Java {java.OLDEST} or newer, but {problem}. {java.remedy()}")
     opened = (f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split())
     logging = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
-    return [_program(), *_JAVA, *opened, logging, *options, "-cp", f"{_spark_home()}/jars/*"]
+    return [java.command(), *_JAVA, *opened, logging, *options, "-cp", f"{spark_home()}/jars/*"]
 
 
-def _program() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if found is None:
-        raise ClusterError("Spark needs Java: apt-get install -y openjdk-17-jre-headless, or set JAVA_HOME")
-    return found
-
-
-def _spark_home() -> Path:
-    # Found without importing PySpark, which takes a second.
+def spark_home() -> Path:
+    """The Spark that PySpark's package holds, found without importing it, which takes a second."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise ClusterError("a cluster on this machine runs PySpark's own Spark: pip install pyspark")
+        raise ClusterError("this needs the Spark of PySpark's package: pip install pyspark")
     return Path(spec.origin).parent

@@ -1,4 +1,4 @@
-"""State as an operator sees it whose rows lag behind the watermark: it lives that much earlier."""
+"""State for an operator whose rows are behind the watermark: its event time is that much earlier."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from tidegate.state.table.table import DUE, NEVER, StateTable
 
 
 class DelayedState:
-    """State whose rows are due `lag` microseconds later than the operator says: state nodes know nothing of
-    its lag, and drop what is due by the watermark of the batch."""
+    """State whose rows are due `delay` microseconds later than the operator says: state nodes drop what is
+    due by the watermark of the batch, and know nothing of the delay."""
 
-    def __init__(self, state: State, lag: int) -> None:
-        self._state, self._lag = state, lag
+    def __init__(self, state: State, delay: int) -> None:
+        self._state, self._delay = state, delay
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
-        return _shifted(self._state.get(table, keys), -self._lag)
+        return _shifted(self._state.get(table, keys), -self._delay)
 
     def due(self, table: StateTable, upto: int) -> pa.Table:
-        return _shifted(self._state.due(table, upto + self._lag), -self._lag)
+        return _shifted(self._state.due(table, upto + self._delay), -self._delay)
 
     def scan(self, table: StateTable) -> pa.Table:
-        return _shifted(self._state.scan(table), -self._lag)
+        return _shifted(self._state.scan(table), -self._delay)
 
     def put(self, table: StateTable, rows: pa.Table) -> None:
-        self._state.put(table, _shifted(rows, self._lag))
+        self._state.put(table, _shifted(rows, self._delay))
 
 
 def _shifted(rows: pa.Table, by: int) -> pa.Table:

@@ -27,12 +27,12 @@ def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def applied(
-    operator: Operator, rows: DataFrame, assignment: Assignment, *, in_place: bool, marked: bool, lag: int
+    operator: Operator, rows: DataFrame, assignment: Assignment, *, in_place: bool, marked: bool, delay: int
 ) -> DataFrame:
     """The rows that leave a keyed step in one batch: arranged, shuffled by the route unless they are
     `in_place` already, worked on in tasks.
 
-    `rows` are narrowed, and up to `lag` microseconds behind the watermark.
+    `rows` are narrowed, and up to `delay` microseconds behind the watermark.
     """
     arranged = operator.arrange(rows, within_partitions)
     route = assignment.route
@@ -44,7 +44,7 @@ def applied(
     placed = arranged if in_place else arranged.repartitionById(route.parallelism, target)
     # By position: the names of state columns hold dots, which Spark would take for fields of structs.
     placed = placed.toDF(*(f"c{place}" for place in range(len(columns))))
-    run = task(operator, assignment, columns, marked=marked, lag=lag)
+    run = task(operator, assignment, columns, marked=marked, delay=delay)
     return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import TimestampType
 
 from tidegate.errors import PipelineError
 from tidegate.pipeline.step import SourceStep, Step
+from tidegate.sources.columns import missing
 from tidegate.sources.source import RAW, REASON, Seen
 from tidegate.units import seconds
 
@@ -30,7 +31,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
     frame, event_time = load(), step.source.event_time
     if event_time is not None:
         if event_time not in frame.columns:
-            raise PipelineError(f"event_time={event_time!r} is not among its columns {frame.columns}")
+            raise PipelineError(f"event_time={event_time!r}: {missing(frame.columns, event_time)}")
         kind = frame.schema[event_time].dataType
         if not isinstance(kind, TimestampType):
             raise PipelineError(
@@ -40,7 +41,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
         return frame
     measures = [F.count(F.lit(1)).alias("rows")]
     if event_time is not None:
-        frame = _clocked(frame, event_time, ahead)
+        frame = _times_checked(frame, event_time, ahead)
         micros = F.when(F.col(REASON).isNull(), F.unix_micros(F.col(event_time)))
         measures.append(F.max(micros).alias("newest"))
         measures.append(F.percentile_approx(micros, [0.01, 0.5], 1000).alias("quantiles"))
@@ -50,7 +51,7 @@ def observed(step: SourceStep, load: Callable[[], DataFrame], ahead: str | None)
     return frame.observe(step.name, *measures)
 
 
-def _clocked(frame: DataFrame, event_time: str, ahead: str | None) -> DataFrame:
+def _times_checked(frame: DataFrame, event_time: str, ahead: str | None) -> DataFrame:
     """With RAW and REASON, also for rows with an event time that is more than `ahead` of the batch.
 
     In a streaming query the current time is that at which the batch was planned, also when it runs again.

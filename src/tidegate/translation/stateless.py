@@ -14,6 +14,7 @@ from tidegate.errors import PipelineError
 from tidegate.operators.kit.user_function import conformed, errors_of, spark_schema
 from tidegate.pipeline import step as steps
 from tidegate.pipeline.step import Expression, Step
+from tidegate.sources.columns import missing
 
 
 def apply(step: Step, inputs: list[DataFrame]) -> DataFrame:
@@ -33,7 +34,7 @@ def apply(step: Step, inputs: list[DataFrame]) -> DataFrame:
         case steps.Drop():
             for column in step.columns:
                 if column not in frame.columns:
-                    raise PipelineError(f"there is no column {column!r} to drop among {frame.columns}")
+                    raise PipelineError(missing(frame.columns, column))
             return frame.drop(*step.columns)
         case steps.Union():
             return reduce(DataFrame.unionByName, inputs)

@@ -20,9 +20,11 @@ PARTITION = "_partition"
 Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool, lag: int) -> Task:
+def task(
+    operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool, delay: int
+) -> Task:
     """The function of one keyed step in one batch, for `mapInArrow`. `arranged` are the columns it gets, and
-    `lag` is how far its rows may be behind the watermark.
+    `delay` is how far its rows may be behind the watermark, in microseconds.
 
     Spark numbers the partitions of a union anew. There (`marked`) each partition gets a row that tells it its
     own number; elsewhere Spark's number is the partition's.
@@ -37,8 +39,8 @@ def task(operator: Operator, assignment: Assignment, arranged: pa.Schema, *, mar
         faults.reach("task.begin", batch_id)
         rows, partition = _gathered(batches, arranged, marked=marked)
         state = TaskState(assignment, partition, Path(SparkFiles.getRootDirectory()))
-        seen = DelayedState(state, lag) if lag else state
-        result = operator.apply(rows, seen, assignment.time.delayed(lag))
+        seen = DelayedState(state, delay) if delay else state
+        result = operator.apply(rows, seen, assignment.time.delayed(delay))
         faults.reach("task.fetched", batch_id)
         state.stage(operator.tables, result.late)
         faults.reach("task.staged", batch_id)

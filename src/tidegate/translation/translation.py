@@ -78,7 +78,7 @@ class Translation:
         for step in plan.steps:
             if step.role != "sink":
                 self._analyse(step)
-        self._lags = {step: plan.lag(step) for step in plan.steps}
+        self._delays = {step: plan.delay(step) for step in plan.steps}
         self._narrowed: set[Step] = set()
         for step in self._handover:
             reader = only_reader(plan, step)
@@ -155,7 +155,7 @@ class Translation:
                 frame.unpersist()
 
     @contextmanager
-    def blaming(self) -> Iterator[None]:
+    def attributing_errors(self) -> Iterator[None]:
         """Raise a StepError, with the step and its line, where the user's own code is what fails."""
         try:
             yield
@@ -255,12 +255,12 @@ class Translation:
                 assignment,
                 in_place=shares_stage(self._plan, step),
                 marked=is_united(self._plan, step),
-                lag=self._lags[step],
+                delay=self._delays[step],
             )
             frames[step] = _checked(step, work)
         elif isinstance(step, Late):
             assert assignment is not None
-            closed = assignment.time.delayed(self._lags[step.of]).closed
+            closed = assignment.time.delayed(self._delays[step.of]).closed
             frames[step] = self._late(step, inputs[0], closed)
         else:
             frames[step] = _checked(step, partial(stateless.apply, step, inputs))

@@ -16,9 +16,9 @@ from rich.text import Text
 
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
-from tidegate.view.chatter import Chatter
 from tidegate.view.figures import amount, backlog, count, rate, span, sparkline
 from tidegate.view.silence import silences
+from tidegate.view.stderr_capture import StderrCapture
 from tidegate.view.totals import summary_table
 from tidegate.view.trend import lag_slope, trend
 from tidegate.view.view import Clock, View
@@ -44,11 +44,11 @@ class LiveView(View):
         self._live = Live(
             console=self._console, get_renderable=self.render, refresh_per_second=4, vertical_overflow="crop"
         )
-        self._chatter = Chatter(self._above)
+        self._stderr = StderrCapture(self._above)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
-            self._chatter.__enter__()
+            self._stderr.__enter__()
         self._live.__enter__()
         return self
 
@@ -56,7 +56,7 @@ class LiveView(View):
         # Without a batch, a leftover spinner would only clutter the error or the summary.
         self._live.transient = not self._history
         self._live.stop()
-        self._chatter.__exit__(*failure)
+        self._stderr.__exit__(*failure)
 
     def __call__(self, progress: BatchProgress) -> None:
         self._tally(progress)

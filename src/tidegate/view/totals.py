@@ -9,9 +9,9 @@ from tidegate.run.summary import Summary
 from tidegate.view.figures import backlog, rate, span
 
 _STOPPED = {
-    "signal": "stopped by a signal; the next start resumes here",
+    "signal": "it was stopped; the next start resumes here",
     "done": "every source has been read to its end",
-    "duration": "the set time is over",
+    "duration": "it has run for the time that was set",
 }
 
 

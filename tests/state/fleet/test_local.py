@@ -120,7 +120,7 @@ def test_a_node_that_starts_while_all_are_ended_is_ended_too(
             return found
 
         monkeypatch.setattr(nodes, "_start", closing)
-        with pytest.raises(StateError, match="ended meanwhile"):
+        with pytest.raises(StateError, match="ended in the meantime"):
             change(nodes)
         assert nodes.nodes == ()
         assert all(map(gone, started))

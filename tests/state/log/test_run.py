@@ -160,7 +160,7 @@ def test_a_format_of_the_future_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run, "VERSION", 2)
         content = blob((COUNTS, counts(range(3))))
-    with pytest.raises(StateError, match="has format 2, this Tidegate reads 1"):
+    with pytest.raises(StateError, match="has format 2, and this version of Tidegate only reads 1"):
         opened(content)
 
 

@@ -87,7 +87,7 @@ def test_a_place_may_be_a_folder_or_a_url(tmp_path: Path) -> None:
         assert isinstance(found, Local)
         assert found.folder == folder
     assert isinstance(open_storage("memory:///"), Remote)
-    with pytest.raises(StateError, match="nosuch://x is not usable"):
+    with pytest.raises(StateError, match="nosuch://x cannot be used"):
         open_storage("nosuch://x")
 
 

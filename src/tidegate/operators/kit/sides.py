@@ -121,7 +121,8 @@ def sides(*inputs: Input, exact: bool = True) -> Sides:
     keyed = [each for each in inputs if each.keys]
     counts = {len(each.keys) for each in keyed}
     if len(counts) > 1:
-        raise PipelineError(f"the streams have keys of {' and '.join(map(str, sorted(counts)))} columns")
+        counted = " and ".join(map(str, sorted(counts)))
+        raise PipelineError(f"the keys of both streams need equally many columns, but they have {counted}")
     kinds = [
         _common([(key, each.schema[key].dataType) for each, key in zip(keyed, keys, strict=True)])
         for keys in zip(*(each.keys for each in keyed), strict=True)
@@ -177,7 +178,7 @@ def joined(left: Side, right: Side, *before: pa.Field) -> pa.Schema:
         name = f"{field.name}_right" if field.name in taken else field.name
         if name in taken or (name != field.name and name in right.schema.names):
             raise PipelineError(
-                f"both streams have a column {field.name!r} and there is a {name!r} already; rename one first"
+                f"both streams have a column {field.name!r}, and {name!r} is taken, too; rename one first"
             )
         fields.append(field.with_name(name))
         taken.append(name)

@@ -8,25 +8,20 @@ from numpy.typing import NDArray
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidegate.pipeline.window import END, START, EventTime, Session, Sliding, Tumbling, Window
+from tidegate.pipeline.window import (
+    END,
+    START,
+    EventTime,
+    Session,
+    Sliding,
+    Tumbling,
+    Window,
+    in_micros,
+    lengths,
+)
 
 _STAMP = pa.timestamp("us", tz="UTC")
 BOUNDS = pa.schema({START: _STAMP, END: _STAMP})
-
-
-def micros(seconds: float) -> int:
-    """A length in microseconds, at least one."""
-    return max(1, round(seconds * 1e6))
-
-
-def lengths(window: Tumbling | Sliding) -> tuple[int, int]:
-    """(size, every) in microseconds; `every` divides `size`.
-
-    >>> lengths(Sliding(10, 2))
-    (10000000, 2000000)
-    """
-    every = micros(window.every)
-    return every * round(window.size / window.every), every
 
 
 def pane(time: Column, every: int) -> Column:
@@ -38,7 +33,7 @@ def late(window: Window, event_time: EventTime, closed: int) -> Column:
     """Whether a row comes too late: all its windows had ended by `closed`, or it has no event time."""
     time = event_time.micros()
     if isinstance(window, Session):
-        too_old = time + micros(window.gap) < closed
+        too_old = time + in_micros(window.gap) < closed
     else:
         assert isinstance(window, Tumbling | Sliding)  # No step takes another window.
         size, every = lengths(window)

@@ -119,7 +119,7 @@ class LocalNodes:
                 self._running = [*self._running, *started]
         if not in_time:
             self._end(started)
-            raise StateError("no state node was added: others have ended meanwhile")
+            raise StateError("no state node was added: the nodes were ended in the meantime")
 
     def shrink(self, count: int) -> threading.Thread:
         """Keep the first `count` nodes. The others are out at once; join the answer to see them ended."""
@@ -150,7 +150,7 @@ class LocalNodes:
             if in_time:
                 return started.handle
             self._end([started])
-        raise StateError(f"state node {index} was not replaced: it has been ended meanwhile")
+        raise StateError(f"state node {index} was not replaced: it was ended in the meantime")
 
     def replace_all(self, indexes: Sequence[int]) -> list[NodeHandle]:
         """`replace` for several nodes side by side. When some do not start, the first error is raised once

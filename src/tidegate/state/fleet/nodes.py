@@ -33,16 +33,16 @@ from tidegate.units import seconds
 
 _log = logging.getLogger(__name__)
 
-_GLANCE = 0.01
-"""Seconds between two looks at state that a batch is held for."""
-_GLANCES = 100
-"""Such looks without any news until the node is told again."""
+_POLL = 0.01
+"""Seconds between two checks of the state that a batch is held for."""
+_POLLS = 100
+"""Such checks without progress until the node is told again."""
 _PATIENCE = 3
-"""Time-outs that pass without any news until it is given up."""
-_WHOLE = 1 << 62
+"""Time-outs without progress until it is given up."""
+_UNLIMITED = 1 << 62
 """Bytes: all of it."""
-_FADING = 0.8
-"""What the load of a batch weighs when the next one is measured."""
+_DECAY = 0.8
+"""The weight of earlier load when the next batch is measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StateResult:
     """What a batch left in the nodes once all of them have prepared."""
 
     manifest: StateManifest
@@ -242,7 +242,7 @@ class Nodes:
             groups,
             watermark,
             origins=self._origins(node),
-            budget=_WHOLE if switch.hold else self.budget,
+            budget=_UNLIMITED if switch.hold else self.budget,
             urgent=switch.hold,
         )
         self._client(node).begin(command)
@@ -255,11 +255,11 @@ class Nodes:
         self._answers[node] = answer
         return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
 
-    def kept(self, batch_id: int, watermark: int | None) -> Kept:
+    def kept(self, batch_id: int, watermark: int | None) -> StateResult:
         """What the nodes answered, together."""
         answers = self._answers.values()
         runs = together(answer.runs for answer in answers)
-        return Kept(
+        return StateResult(
             manifest=StateManifest(batch_id, self.route.groups, watermark, self._tables, runs),
             late=sum(answer.stats.get("late", 0) for answer in answers),
             wire=sum(answer.stats.get("wire", 0) for answer in answers),
@@ -273,7 +273,7 @@ class Nodes:
         """The batch is in the ledger: from now on the nodes are to stand there."""
         self._base, self._before = manifest, ticket
         self._switch = _Switch()
-        load = self.load * _FADING
+        load = self.load * _DECAY
         for answer in self._answers.values():
             for group, accesses in answer.load.items():
                 load[group] += accesses
@@ -315,14 +315,14 @@ class Nodes:
         while (left := (status := self._client(node).status()).groups_left) > 0:
             waited = waited + 1 if seen == (left, status.received) else 0
             seen = left, status.received
-            if waited * _GLANCE > _PATIENCE * self._timeout:
+            if waited * _POLL > _PATIENCE * self._timeout:
                 raise NodeError(
-                    f"state node {node} waits for the state of {left} key groups, and for "
-                    f"{_PATIENCE * self._timeout:.0f} s nothing of it has come",
+                    f"state node {node} is waiting for the state of {left} key groups, and has received none "
+                    f"of it for {_PATIENCE * self._timeout:.0f} s",
                     node=str(node),
                 )
-            self._sleep(_GLANCE)
-            if waited % _GLANCES == _GLANCES - 1:
+            self._sleep(_POLL)
+            if waited % _POLLS == _POLLS - 1:
                 # A node leaves an old owner that did not answer alone until it is begun again; where there is
                 # no log, nobody but that owner has the state.
                 for address in () if self.durable else command.origins:
@@ -336,8 +336,8 @@ class Nodes:
         for owner, groups in origins.items():
             if owner not in known and not self.durable:
                 raise StateError(
-                    f"the state of key groups {show_groups(groups)} was in the memory of {owner.name} alone "
-                    "and is lost with it; start again, with state.durable if that must not happen"
+                    f"the state of key groups {show_groups(groups)} was only in the memory of {owner.name} "
+                    "and is lost with it; start over, and set state.durable if that must not happen"
                 )
         return {owner.address: groups for owner, groups in origins.items() if owner in known}
 
@@ -347,7 +347,7 @@ class Nodes:
     def _handle(self, node: int) -> NodeHandle:
         handles = self._provider.nodes
         if node >= len(handles):
-            raise NodeError(f"state node {node} does not run: the nodes have been closed", node=str(node))
+            raise NodeError(f"state node {node} is not running: all nodes have been ended", node=str(node))
         return handles[node]
 
 
@@ -376,7 +376,7 @@ def _arrived(answers: Iterable[PrepareAnswer]) -> Arrived:
     )
 
 
-def names_of(generation: int) -> str:
+def name_prefix(generation: int) -> str:
     """How the names of a driver's nodes begin. They go into the names of the runs that those write."""
     return f"g{generation}-"
 

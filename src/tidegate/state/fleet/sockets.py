@@ -25,8 +25,8 @@ _TRIES = 10
 
 
 class SocketFolder:
-    """Made when the first path is asked for, removed by `close`, after which it may be made anew. What a
-    process left that was killed is removed by the next one that makes such a folder."""
+    """Created when the first path is asked for, and removed by `close`, after which it may be created again.
+    What a killed process left is removed by the next one that creates such a folder."""
 
     def __init__(self, parent: Path | None = None) -> None:
         """In `parent`, or where temporary files go if that has a short and plain name, else in /tmp."""
@@ -60,15 +60,15 @@ def _made(parent: Path) -> tuple[Path, int]:
             lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         except OSError as error:
             raise StateError(
-                f"no folder for the sockets of state nodes can be made in {parent}: {error.strerror}; set "
-                "TMPDIR to another one"
+                f"cannot create a folder for the sockets of state nodes in {parent}: {error.strerror}; set "
+                "TMPDIR to another place"
             ) from error
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
         os.close(lock)  # Another process has taken it for one that was left behind.
     raise StateError(
-        f"the folders for the sockets of state nodes vanish from {parent}; set TMPDIR to another"
+        f"folders for the sockets of state nodes keep vanishing from {parent}; set TMPDIR to another place"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, takewhile
+from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
@@ -211,17 +211,10 @@ def compacted(
     if not inputs:
         return None
     budget = min(_AT_ONCE, memory // 8)
-    content = merged_rows(now, opened, bottom=inputs == now.runs, budget=budget, rest=rest)
-    first = next(content, None)
-    output: RunRef | None = None
-    if first is not None:
-        output = now.log.write(
-            name(sequence, "merged"),
-            chain([first], content),
-            sequence=sequence,
-            groups=now.groups,
-            count=now.count,
-        )
+    rows = merged_rows(now, opened, bottom=inputs == now.runs, budget=budget, rest=rest)
+    output = now.log.rewrite(
+        name(sequence, "merged"), rows, sequence=sequence, groups=now.groups, count=now.count
+    )
     return Compaction(inputs, output, now.closed)
 
 

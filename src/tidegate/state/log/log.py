@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,21 @@ class Log:
         with self._lock:
             self._own.add(name)
         return RunRef(name, sequence, groups, writer.rows, writer.bytes)
+
+    def rewrite(
+        self,
+        name: str,
+        content: Iterator[tuple[StateTable, pa.Table]],
+        *,
+        sequence: int,
+        groups: Groups,
+        count: int,
+    ) -> RunRef | None:
+        """As `write`, with what is left of other runs; None, and no run, when nothing is."""
+        first = next(content, None)
+        if first is None:
+            return None
+        return self.write(name, chain([first], content), sequence=sequence, groups=groups, count=count)
 
     def run(self, ref: RunRef) -> Run:
         """A run, opened when it is not open yet."""

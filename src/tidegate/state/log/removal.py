@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import chain
 
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Log, Snapshot
@@ -27,12 +26,9 @@ def without(
             runs.append(ref)
             continue
         snapshot = Snapshot(log, kept, ref.groups, (ref,), ())
-        content = merged_rows(snapshot, [(ref, run)], bottom=False, budget=_AT_ONCE, rest=lambda: None)
-        first = next(content, None)
-        if first is not None:
-            rows = chain([first], content)
-            written = log.write(
-                name(ref), rows, sequence=ref.sequence, groups=ref.groups, count=manifest.groups
-            )
-            runs.append(written)
+        rows = merged_rows(snapshot, [(ref, run)], bottom=False, budget=_AT_ONCE, rest=lambda: None)
+        written = log.rewrite(
+            name(ref), rows, sequence=ref.sequence, groups=ref.groups, count=manifest.groups
+        )
+        runs += [written] if written else []
     return replace(kept, runs=tuple(runs))

@@ -231,7 +231,7 @@ class Run:
 
     def _read_index(self) -> dict[str, Any]:
         if self.size < len(_HEADER) + _TRAILER.size:
-            raise self._damaged(f"it has {self.size} bytes, which is too few")
+            raise self._damaged(f"it has only {self.size} bytes")
         _, tail_size = span = _tail(self.size)
         tail = self._read([span])[0].to_pybytes()
         if len(tail) != tail_size:
@@ -249,8 +249,8 @@ class Run:
         form: dict[str, Any] = json.loads(index)
         if form["version"] != VERSION:
             raise StateError(
-                f"run {self.name} has format {form['version']}, this Tidegate reads {VERSION}; "
-                "use the version that wrote it"
+                f"run {self.name} has format {form['version']}, and this version of Tidegate only reads "
+                f"{VERSION}; use the version that wrote it"
             )
         return form
 

@@ -164,7 +164,7 @@ class Remote(Storage):
         try:
             self._store: Any = store.from_url(url, client_options={"allow_http": True} if plain else None)
         except Exception as error:
-            raise StateError(f"{url} is not usable for state: {error}") from error
+            raise StateError(f"{url} cannot be used for state: {error}") from error
 
     def write(self, name: str, parts: Iterable[bytes | pa.Buffer]) -> None:
         # An object is complete or not there: the store sees to that.

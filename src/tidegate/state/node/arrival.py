@@ -1,10 +1,10 @@
 """Key groups that come from other nodes: what of them is here, and what is still to be asked for.
 
-A group is *open* as long as its rows are partly with the node it comes from, its origin. They are got key by
-key when a batch needs them, and whole groups at a time in the background; the origin keeps them as they were
-after one batch, so nothing that was got once has to be asked for again. When all of a group is here it is
-*settled*: then what came of it is read in place of the runs it was in, or where those are at hand as well,
-they are read from then on.
+A group is *open* as long as some of its rows are only at the node it comes from, its origin. They are
+fetched key by key when a batch needs them, and whole groups at a time in the background; the origin keeps
+them as they were after one batch, so nothing that was fetched has to be asked for again. Once all of a group
+has arrived it is *settled*: what has arrived is read in place of the runs it was in or, if those are at hand
+as well, the runs are read from then on.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Transfer:
         return {address: frozenset(mine) for address, mine in sorted(found.items())}
 
     def moved(self, origins: Mapping[str, Groups]) -> Groups:
-        """Take note of where the groups are to be had now. The open ones that nobody has any more."""
+        """Note where the groups can be fetched now. Returns the open ones that no node has any longer."""
         with self._lock:
             for address, groups in origins.items():
                 changed = {group for group in groups if self._addresses.get(group, address) != address}

@@ -11,8 +11,8 @@ from tidegate.state.node.node import StateNode
 
 _log = logging.getLogger(__name__)
 
-_COURTESY = 4.0
-"""Work in the background lets a batch go first, for up to so many times as long as it took itself."""
+_YIELD = 4.0
+"""Background work yields to a batch for up to this many times as long as it has worked itself."""
 
 
 class Background:
@@ -72,7 +72,7 @@ class Background:
 
         def rest() -> None:
             nonlocal since
-            self._signals.idle.wait(_COURTESY * (time.monotonic() - since))
+            self._signals.idle.wait(_YIELD * (time.monotonic() - since))
             since = time.monotonic()
 
         return rest

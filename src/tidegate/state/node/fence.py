@@ -2,8 +2,8 @@
 
 A node opens a batch with `begin`, takes writes for it with `stage`, makes them durable with `prepare`
 and makes them current with `commit`. Every request carries (generation, batch, attempt). An older
-generation is refused for good: its driver was replaced. So is a straggler of an earlier attempt. All other
-repetitions change nothing, because a request or its answer may be lost and sent again.
+generation is refused for good, because its driver was replaced; so is a straggler of an earlier attempt. Any
+other repetition changes nothing, because a request or its answer may be lost and sent again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Fence:
         if ticket == self.ticket and self.phase in ("prepared", "committed"):
             return self  # A repetition that was held up on its way.
         if ticket < self.ticket:
-            raise StaleError(f"{ticket} came after {self.ticket} had begun; it is over")
+            raise StaleError(f"{ticket} is over: {self.ticket} has begun")
         return Fence(ticket, "open")
 
     def read(self, ticket: Ticket) -> None:

@@ -37,7 +37,9 @@ from tidegate.state.wire.commands import Limits
 
 _WILDCARDS = ("0.0.0.0", "::")
 _GRACE = 3.0
-"""Seconds that requests at work have when the node is told to end."""
+"""Seconds that running requests have when the node is told to end."""
+_PEER_TIMEOUT = 5.0
+"""Seconds that another node has to answer."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -72,7 +74,7 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     identity = Identity(*(text.encode() for text in json.loads(proof))) if proof else None
     # Other nodes of the pipeline have the same token and certificate.
     connect = partial(
-        client_for, token=token, pipeline=given.pipeline, timeout=given.peer_timeout, identity=identity
+        client_for, token=token, pipeline=given.pipeline, timeout=_PEER_TIMEOUT, identity=identity
     )
     shard = Shard(
         open_storage(given.log),
@@ -84,16 +86,14 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         options=json.loads(os.environ.pop(OPTIONS, "{}")),
         connect=connect,
     )
-    limits = Limits(data=given.request_limit)
-    node = StateNode(shard, name=given.name, staged=limits.staged)
+    node = StateNode(shard, name=given.name, staged=Limits().staged)
     background = Background(node)
     service = StateService(
         node,
         pipeline=given.pipeline,
         token=token,
-        bind=_at(given.bind, given.port),
+        bind=_at(given.bind, 0),
         identity=identity,
-        limits=limits,
     )
     address = _at(given.advertise or given.bind, service.port)
     _tell({"name": given.name, "address": address, "pid": os.getpid()})
@@ -150,14 +150,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=int, default=1 << 30, help="bytes that state may take in memory")
     parser.add_argument("--bind", required=True, help="unix:PATH of a socket, or address to listen on")
     parser.add_argument("--advertise", help="host under which others reach it, if not as bound")
-    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     parser.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True)
-    parser.add_argument(
-        "--request-limit", type=int, default=Limits().data, help="bytes of rows in one request"
-    )
-    parser.add_argument(
-        "--peer-timeout", type=float, default=5.0, help="seconds that another node has to answer"
-    )
     return parser
 
 

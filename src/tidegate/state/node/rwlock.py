@@ -1,4 +1,4 @@
-"""ReadWriteLock at the state of a node: many readers together, or one that changes it alone."""
+"""The lock on the state of a node: many readers at once, or a single writer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class ReadWriteLock:
-    """A lock for readers and writers. Who wants to be alone goes before readers that come later."""
+    """A lock for readers and writers. A waiting writer goes before readers that come later."""
 
     def __init__(self) -> None:
         self._free = threading.Condition()

@@ -1,8 +1,8 @@
 """A state node on the wire: an Arrow Flight server that checks every request in full before it acts.
 
-A single message is in memory before anything here sees it: Flight offers no bound on one. So only who is
-let in earlier can send any, see `tidegate.state.wire.access`. What comes in several messages is counted while
-it arrives.
+A single message is in memory before anything here sees it, because Flight does not limit its size. So only
+clients that were admitted before can send one, see `tidegate.state.wire.access`. A request of several
+messages is counted while it arrives.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _answering(method: Callable[..., T]) -> Callable[..., T]:
 
 
 class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Lets in who has the token. Called before anything else, for every kind of call."""
+    """Rejects calls without the token, of any kind, before anything else happens."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
     def _decoded(self, raw: bytes | memoryview | None, call: Call) -> Any:
         command = decode(raw or b"", self._pipeline, self._limits.command)
         if command.call != call:
-            raise StateError(f"{operation(type(command))!r} is sent by another kind of call")
+            raise StateError(f"{operation(type(command))!r} must be sent by another kind of call")
         return command
 
     def _received(self, reader: Any, wanted: pa.Schema, announced: int) -> pa.Table:
@@ -165,7 +165,7 @@ class StateService(flight.FlightServerBase):  # type: ignore[misc]
 
 
 def _sound(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Sizes and offsets from outside are not to be believed: a false one would be read through."""
+    """Sizes and offsets from outside cannot be trusted: a wrong one would read foreign memory."""
     batch.validate(full=True)
     for name, field in zip(wanted.names, wanted, strict=True):
         if not field.nullable and batch.column(name).null_count:

@@ -46,10 +46,10 @@ def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint:
 def check_meaning(before: Meaning, now: Meaning, checkpoint: Path) -> None:
     """Raise CheckpointError where the same columns would stand for something else."""
     for step, parts in before.items():
-        for part, text in parts.items():
-            found = now.get(step, {}).get(part, text)
+        for part, text in parts.items() if step in now else ():
+            found = now[step].get(part, "nothing")
             if found != text:
-                raise _changed(step, f"had {text} for {part!r} and has {found} now", checkpoint)
+                raise _changed(step, f"had {text} for {part!r} and now has {found}", checkpoint)
 
 
 def step_of(table: StateTable) -> str:
@@ -61,17 +61,17 @@ def _check_table(old: StateTable, new: StateTable, checkpoint: Path) -> None:
     step = step_of(new)
     if old.kind != new.kind or not old.keys.equals(new.keys):
         was, now = shown(old.keys), shown(new.keys)
-        raise _changed(step, f"had the key ({was}) in {new.name} and has ({now}) now", checkpoint)
+        raise _changed(step, f"had the key ({was}) in {new.name} and now has ({now})", checkpoint)
     for field in old.values:
         place = new.values.get_field_index(field.name)
         if place < 0:
             raise _changed(step, f"kept {field.name!r} in {new.name} and no longer does", checkpoint)
         kind = new.values.field(place).type
         if not kind.equals(field.type):
-            raise _changed(step, f"had {field.type} for {field.name!r} and has {kind} now", checkpoint)
+            raise _changed(step, f"had {field.type} for {field.name!r} and now has {kind}", checkpoint)
     for field in new.values:
         if old.values.get_field_index(field.name) < 0 and not field.nullable:
-            why = f"has a new column {field.name!r} that may not be null, for which old keys have no value"
+            why = f"has a new column {field.name!r} that may not be null, but old keys have no value for it"
             raise _changed(step, why, checkpoint)
 
 

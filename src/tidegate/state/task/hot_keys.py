@@ -1,7 +1,7 @@
 """The hot-key cache: rows that tasks wrote in the batch before, in files that an executor's workers share.
 
-Spark gives a partition to whichever worker is free, and ends those that are idle: what one of them kept in
-its own memory would be of use every other time.
+Spark gives a partition to whichever worker is free, and ends idle workers: what a worker kept in its own
+memory would be useful only now and then.
 """
 
 from __future__ import annotations

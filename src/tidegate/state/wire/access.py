@@ -1,9 +1,9 @@
 """How a node is reached: a Unix socket that only one user may open, or an address that only the parties of
 one run can talk to.
 
-Flight reads a message whole before anybody sees its token. So who may not speak is kept out earlier: by the
-rights on the socket's folder, or by the TLS handshake, in which both sides have to show the certificate of
-their run.
+Flight reads a whole message before any code sees its token. So strangers are kept out earlier: by the
+permissions of the socket's folder, or by the TLS handshake, in which both sides have to show the certificate
+of their run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VALID = timedelta(days=3650)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A certificate that vouches for itself, and its key, both in PEM. All parties of a run have the same."""
+    """A self-signed certificate and its key, both in PEM. All parties of a run have the same."""
 
     certificate: bytes
     key: bytes
@@ -71,7 +71,7 @@ def location(address: str, identity: Identity | None) -> flight.Location:
 
 
 def client(address: str, identity: Identity | None) -> flight.FlightClient:
-    """A connection to the node at an address. Opened when it is used first."""
+    """A connection to the node at an address, opened when it is first used."""
     if identity is None or address.startswith(SOCKET):
         return flight.FlightClient(location(address, identity))
     return flight.FlightClient(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.errors import MissingExtraError
-from tidegate.spark import ivy
+from tidegate.spark import ivy, java, standalone
 from tidegate.testing.servers.daemon import ServerError, free_port, home, running
 
 VERSION = "4.1.1"
@@ -45,17 +45,17 @@ def kafka() -> Iterator[str]:
         logging = folder / "log4j2.properties"
         logging.write_text(_LOGGING)
         log = folder / "server.log"
-        java = [
+        command = [
             _java(),
             *_JAVA_OPTIONS,
             f"-Dlog4j2.configurationFile={logging}",
             "-cp",
             os.pathsep.join([f"{libraries}/*", *_logging_jars()]),
         ]
-        _format_storage(java, settings, log)
+        _format_storage(command, settings, log)
         address = f"127.0.0.1:{port}"
         with running(
-            [*java, "kafka.Kafka", str(settings)],
+            [*command, "kafka.Kafka", str(settings)],
             name=f"Kafka {VERSION}",
             log=log,
             answers=lambda: _answers(address),
@@ -67,7 +67,7 @@ def kafka() -> Iterator[str]:
 def installed() -> Path:
     """The folder with the broker's jars, downloaded when it is not there yet."""
     target = ivy.cache() / f"kafka-{VERSION}"
-    with ivy.alone():
+    with ivy.locked():
         if not target.is_dir():
             _download(target)
     return target
@@ -119,9 +119,9 @@ def _settings(home: Path, port: int, controller: int) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def _format_storage(java: list[str], settings: Path, log: Path) -> None:
+def _format_storage(command: list[str], settings: Path, log: Path) -> None:
     options = ["format", "-t", "dGlkZWdhdGUtdGVzdHMtMQ", "-c", str(settings)]
-    command = [*java, "kafka.tools.StorageTool", *options]
+    command = [*command, "kafka.tools.StorageTool", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise ServerError(f"Kafka {VERSION} could not format its storage:\n{done.stdout}{done.stderr}")
@@ -143,24 +143,16 @@ def _answers(address: str) -> bool:
 
 
 def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
-    if found is None:
-        raise ServerError("Kafka needs Java: apt-get install -y openjdk-17-jre-headless")
-    return found
+    if problem := java.missing():
+        raise ServerError(f"Kafka needs Java, but {problem}. {java.remedy()}")
+    return java.command()
 
 
 def _spark_jar(prefix: str) -> Path:
-    # Found without importing PySpark, which takes a second.
-    from importlib.util import find_spec
-
-    spec = find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise ServerError("the Kafka test server is fetched by PySpark's own Ivy: pip install pyspark")
-    jars = sorted((Path(spec.origin).parent / "jars").glob(f"{prefix}[0-9]*.jar"))
+    jars = sorted((standalone.spark_home() / "jars").glob(f"{prefix}[0-9]*.jar"))
     if not jars:
         raise ServerError(
-            f"this PySpark has no {prefix}*.jar; reinstall it: pip install --force-reinstall pyspark"
+            f"PySpark's package has no {prefix}*.jar; reinstall it: pip install --force-reinstall pyspark"
         )
     return jars[-1]
 

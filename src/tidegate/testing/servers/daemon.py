@@ -123,4 +123,4 @@ def _setpriv() -> str:
 
 def _tail(log: Path) -> str:
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    return "\n".join(lines[-_LOG_TAIL:]) or "(it wrote nothing)"
+    return "\n".join(lines[-_LOG_TAIL:]) or "(no output)"

@@ -254,7 +254,7 @@ class Migrating:
                 for arrival in request.arrivals:  # Each takes note of what is of its own groups.
                     arrival.transfer.learn(table, request.keys, rows)
                 self._count(demand_keys=len(pc.unique(rows[PROBE])), demand_bytes=rows.nbytes)
-        raise StateError(f"{table.name}: one owner of its state after the other does not answer")
+        raise StateError(f"{table.name}: none of the owners of its state answers")
 
     def _asked(
         self, snapshot: Snapshot, groups: Groups, asking: Callable[[Arrival], Callable[[Origin], T]]
@@ -277,7 +277,7 @@ class Migrating:
                     found.append((arrival, address, answer))
             if not failed:
                 return found
-        raise StateError(f"one owner of {show_groups(groups)} after the other does not answer")
+        raise StateError(f"none of the owners of key groups {show_groups(groups)} answers")
 
     def _give_up(self, snapshot: Snapshot, arrival: Arrival, address: str, error: TidegateError) -> None:
         """Do without an origin, for everything that was to come from it."""
@@ -288,8 +288,8 @@ class Migrating:
         what = f"key groups {show_groups(lost)} as of batch {transfer.batch_id}"
         if not snapshot.log.durable:
             raise StateError(
-                f"{what} were in the memory of the node at {address}, which does not return them: {error}. "
-                "They are lost with it; start again, with `durable` state if that must not happen"
+                f"{what} were only in the memory of the node at {address}, which does not answer: {error}. "
+                "They are lost with it; start over, and set state.durable if that must not happen"
             ) from error
         transfer.drop(lost)
         _log.warning("cannot fetch %s from the node at %s; reading the log: %s", what, address, error)

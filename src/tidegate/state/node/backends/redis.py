@@ -96,7 +96,7 @@ class RedisStore(Store):
                     continue
                 except self._error as error:
                     raise self._failed(error) from error
-        raise StateError(f"Redis at {self._place}: others change the same key groups again and again")
+        raise StateError(f"Redis at {self._place}: other clients keep changing the same key groups")
 
     def due(self, table: str, groups: Groups, upto: int) -> tuple[list[Id], dict[int, str]]:
         if not groups:
@@ -161,7 +161,9 @@ class RedisStore(Store):
                     yield (command, place, *part)
 
     def _failed(self, error: Exception) -> StateError:
-        return StateError(f"Redis at {self._place} is not usable: {error}; is it running, with memory left?")
+        return StateError(
+            f"Redis at {self._place} cannot be used: {error}; check that it is running and has memory left"
+        )
 
     def _version(self, group: int) -> str:
         return f"{self._prefix}:version:{group}"

@@ -1,4 +1,4 @@
-"""What other processes write to our terminal, kept from tearing up the live view.
+"""Captures what other processes write to standard error, so that it does not tear up the live view.
 
 The JVM and the Python workers inherit file descriptor 2. While the live view is up, that is a pipe:
 each line is shown above the view, except those that Spark writes at every start.
@@ -24,7 +24,7 @@ _EVERY_START = re.compile(
 )
 
 
-class Chatter:
+class StderrCapture:
     """Passes each line that arrives on file descriptor 2 to `tell`, if that is a terminal.
 
     Children started in the meantime keep the pipe; after the end, their lines go to the terminal.
@@ -40,7 +40,9 @@ class Chatter:
             arriving, leaving = os.pipe()
             os.dup2(leaving, _STDERR)
             os.close(leaving)
-            threading.Thread(target=self._listen, args=(arriving,), name="chatter", daemon=True).start()
+            threading.Thread(
+                target=self._listen, args=(arriving,), name="stderr-capture", daemon=True
+            ).start()
         return self
 
     def __exit__(self, *failure: object) -> None:

@@ -7,14 +7,14 @@ import sys
 
 PROGRAM = """
 import subprocess, sys, threading
-from tidegate.view.chatter import Chatter
+from tidegate.view.stderr_capture import StderrCapture
 
 told = threading.Event()
 def tell(line):
     print(f"told: {line}", flush=True)
     told.set()
 
-with Chatter(tell):
+with StderrCapture(tell):
     subprocess.run("echo \\"Using Spark's default log4j profile: x\\" >&2; echo news >&2", shell=True)
     assert told.wait(30)
 subprocess.run("echo afterwards >&2", shell=True)
@@ -45,8 +45,8 @@ def test_lines_of_children_are_told_but_for_the_usual_start() -> None:
 def test_what_is_not_a_terminal_is_left_alone() -> None:
     program = """
 import subprocess
-from tidegate.view.chatter import Chatter
-with Chatter(print):
+from tidegate.view.stderr_capture import StderrCapture
+with StderrCapture(print):
     subprocess.run("echo news >&2", shell=True)
 """
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
