@@ -88,6 +88,13 @@ class StateError(TidegateError, RuntimeError):
     """
 
 
+class StateLostError(StateError):
+    """A node has ended that alone had some of the state, since nothing is logged.
+
+    Operator action: start with a new checkpoint; with `state.durable` on, nodes may end at any time.
+    """
+
+
 class NodeError(TidegateError, ConnectionError):
     """A state node does not answer. Operator action: none; it is replaced and the batch tried again."""
 

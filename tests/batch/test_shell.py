@@ -17,7 +17,7 @@ from tidegate.batch.outcome import Written
 from tidegate.batch.shell import Batches, side_by_side
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.watermark import Watermark
-from tidegate.errors import BatchError, CheckpointError, FencedError, StepError
+from tidegate.errors import BatchError, CheckpointError, FencedError, StateLostError, StepError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
@@ -129,6 +129,18 @@ def test_a_mistake_in_the_users_code_is_not_tried_again(tmp_path: Path) -> None:
         world.batches().run(0, CUT, job)
     assert len(world.attempts) == 1
     assert not world.slept
+
+
+def test_state_that_is_lost_is_neither_tried_again_nor_to_be_resumed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+
+    def job(ticket: Ticket, assignment: object) -> Written:
+        world.attempts.append(ticket)
+        raise StateLostError("the state of key groups 0-7 is lost; start with a new checkpoint")
+
+    with pytest.raises(BatchError, match=r"^batch 0: the state .* is lost; start with a new checkpoint$"):
+        world.batches().run(0, CUT, job)
+    assert len(world.attempts) == 1
 
 
 def test_publishing_is_tried_again_and_the_batch_stays_committed(tmp_path: Path) -> None:

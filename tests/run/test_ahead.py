@@ -34,7 +34,7 @@ def test_one_row_of_2100_closes_no_window(run: Run, tmp_path: Path, caplog: pyte
     with caplog.at_level(logging.WARNING, "tidegate"):
         _, told = run(pipeline(), engine__close_at_end=False)
     assert [(batch.rows_in, batch.ahead, batch.dead_letters) for batch in told] == [(3, 1, 1)]
-    assert "1 rows of source-1 have an event time more than 1 day ahead" in caplog.text
+    assert "source-1 has rows with an event time that is more than 1 day ahead: 1, which" in caplog.text
     (letter,) = read(tmp_path / "checkpoint" / "dead-letters" / "source-1")
     assert json.loads(letter["raw"])["id"] == "z"
     assert "is more than 1 day ahead of the batch, planned at 20" in letter["reason"]

@@ -62,6 +62,12 @@ def test_another_python_on_the_workers_is_told_with_the_way_out(last: str) -> No
     assert f"set it to {sys.executable}" in told
 
 
+def test_a_worker_that_does_not_start_is_told_with_where_to_look() -> None:
+    told = reason(RuntimeError("Spark ended: Python worker failed to connect back."))
+    assert told.startswith("Spark ended: Python worker failed to connect back; ")
+    assert "PYSPARK_PYTHON" in told
+
+
 def test_a_broker_that_is_away_is_told_as_such() -> None:
     text = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment. Call: x"
     assert "no Kafka broker answers" in reason(RuntimeError(text))

@@ -6,7 +6,7 @@ without Spark, threads or a real clock:
 `job(ticket, assignment)` runs one attempt at the batch: its tasks read and stage state as the assignment
     says (None for a pipeline without state), its outputs are where nobody reads them; it returns what was
     written. May raise anything: the attempt has failed, and the next one calls it with another ticket.
-    A StepError would only happen again, so it ends the run.
+    A StepError would only happen again, and so would a StateLostError of the nodes: both end the run.
 `publish(batch_id, place, receipt)` makes visible what an attempt wrote to one place. Called at least once for
     each receipt of a committed batch, so it must be idempotent. May raise anything and is called again;
     CheckpointError and FencedError end the run.
@@ -36,7 +36,14 @@ from tidegate.batch.reconciliation import check_cut
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
-from tidegate.errors import BatchError, CheckpointError, FencedError, StepError, TidegateError
+from tidegate.errors import (
+    BatchError,
+    CheckpointError,
+    FencedError,
+    StateLostError,
+    StepError,
+    TidegateError,
+)
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
 from tidegate.sinks.sink import Receipt
@@ -239,7 +246,7 @@ class _Batch:
             raise
         except Exception as error:
             self._cause = error
-            lasting = isinstance(error, StepError)
+            lasting = isinstance(error, StepError | StateLostError)
             return protocol.Failed(instruction.ticket, reason(error).rstrip("."), lasting)
 
     def _append(self, ticket: Ticket) -> None:
@@ -327,6 +334,8 @@ class _Batch:
         return protocol.Healed(ticket)
 
     def _gave_up(self, tries: int, why: str) -> BatchError:
+        if isinstance(self._cause, StateLostError):
+            return BatchError(f"batch {self._id}: {why}", batch_id=self._id, tries=tries)
         again = f"the pipeline again to resume with batch {self._id}"
         if isinstance(self._cause, StepError):
             text = f"batch {self._id}: {why}. Correct it and start {again}"

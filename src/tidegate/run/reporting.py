@@ -99,11 +99,11 @@ class Reporting:
     def _warn_of_times(self, outcome: Outcome, progress: BatchProgress) -> None:
         for source, rows in outcome.ahead.items():
             log.warning(
-                "batch %d: %d rows of %s have an event time more than %s ahead; they are in %s",
+                "batch %d: %s has rows with an event time that is more than %s ahead: %d, which are in %s",
                 outcome.batch_id,
-                rows,
                 source,
                 self._opened.config.engine.ahead,
+                rows,
                 self._opened.dead_letters / source,
             )
         if self._lateness.is_alarming(progress.rows_in, progress.late):

@@ -52,6 +52,11 @@ _REMEDIES = tuple(
             f"{sys.executable} and see that every machine has that Python with the same packages",
         ),
         (
+            r"Python worker failed to connect back",
+            "no Python worker of Spark starts, and its standard error says why: see that every machine has "
+            f"{sys.executable}, or what PYSPARK_PYTHON names, with the same packages",
+        ),
+        (
             r"Timed out waiting for a node assignment|Failed to construct kafka|No resolvable bootstrap",
             "no Kafka broker answers: start it, or correct bootstrap=",
         ),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SessionError
-from tidegate.spark import class_archive, ivy, java
+from tidegate.spark import class_archive, ivy, java, python
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ def start(
     """
     if not is_running() and (problem := java.missing()):
         raise SessionError(f"Spark needs Java {java.OLDEST} or newer, but {problem}. Do: {java.remedy()}")
+    if not is_running() and master.startswith("local") and (problem := python.problem()):
+        raise SessionError(f"Spark's workers cannot run: {problem}. Do: {python.remedy()}")
     # Workers must run this interpreter: any other would lack our packages and die unexplained.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -16,7 +16,7 @@ from tests.state import node_kit
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings
-from tidegate.errors import NodeError, StateError
+from tidegate.errors import NodeError, StateLostError
 from tidegate.rescale.route import Route
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.nodes import Nodes
@@ -89,7 +89,7 @@ def test_without_a_log_the_state_of_such_an_owner_is_lost() -> None:
     mine = nodes([], durable=False)
     mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
     mine._provider = Provider("c", "a")
-    with pytest.raises(StateError, match="2-3 was only in the memory of node-a and is lost"):
+    with pytest.raises(StateLostError, match=r"2-3 was in the memory of node-a alone, as .* and is lost"):
         mine.begin(1, Ticket(1, 0, 2), None)
 
 
@@ -196,8 +196,12 @@ def test_state_without_a_log_is_lost_with_its_owner_and_that_is_said(tmp_path: P
         with pytest.raises(NodeError, match="does not answer"):
             mine.begin(1, Ticket(1, 1, 1), None)
         assert mine.heal() == 1
-        with pytest.raises(StateError, match=r"8-15 was only in the memory of node-0-.* and is lost with it"):
+        with pytest.raises(
+            StateLostError, match=r"8-15 was in the memory of node-0-.* alone, as .* is lost with it"
+        ):
             mine.begin(1, Ticket(1, 1, 2), None)
+        with pytest.raises(StateLostError, match=r"0-7 was in the memory of node-0"):
+            mine.begin(0, Ticket(1, 1, 2), None)
 
 
 def test_a_task_shows_the_certificate_of_its_run(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tidegate import faults
 from tidegate.batch.ticket import StagedPart, Ticket
 from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings as Settings
-from tidegate.errors import NodeError, StateError, TidegateError
+from tidegate.errors import NodeError, StateLostError, TidegateError
 from tidegate.rescale.model import Moved
 from tidegate.rescale.route import Route, moves
 from tidegate.state.fleet.provider import NodeHandle, NodeProvider
@@ -128,6 +128,8 @@ class Nodes:
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
         self._before: Ticket | None = None
+        self._owners: dict[int, NodeHandle] = {}
+        """The nodes that have the state of the batch before."""
         self._nonces: Nonces = {}
         self._answers: dict[int, PrepareAnswer] = {}
         self._provider = provider
@@ -236,9 +238,13 @@ class Nodes:
         """Have a node stand at the batch before, whatever it is at."""
         groups, switch = self.route.groups_of(node), self._switch
         self._answers.pop(node, None)
+        base = self._base.restricted(groups)
+        owner = self._owners.get(node)
+        if owner is not None and base.runs:
+            self._check_not_lost(owner, groups)
         command = Begin(
             ticket,
-            self._base.restricted(groups),
+            base,
             groups,
             watermark,
             origins=self._origins(node),
@@ -272,6 +278,7 @@ class Nodes:
     def committed(self, ticket: Ticket, manifest: StateManifest) -> None:
         """The batch is in the ledger: from now on the nodes are to stand there."""
         self._base, self._before = manifest, ticket
+        self._owners = {node: self._handle(node) for node in self.route.nodes}
         self._switch = _Switch()
         load = self.load * _DECAY
         for answer in self._answers.values():
@@ -334,12 +341,16 @@ class Nodes:
         log has that state, if there is one."""
         origins, known = self._switch.origins.get(node, {}), set(self._provider.nodes)
         for owner, groups in origins.items():
-            if owner not in known and not self.durable:
-                raise StateError(
-                    f"the state of key groups {show_groups(groups)} was only in the memory of {owner.name} "
-                    "and is lost with it; start over, and set state.durable if that must not happen"
-                )
+            self._check_not_lost(owner, groups)
         return {owner.address: groups for owner, groups in origins.items() if owner in known}
+
+    def _check_not_lost(self, owner: NodeHandle, groups: Groups) -> None:
+        """Raise StateLostError when the state of these groups went with its owner."""
+        if not self.durable and owner not in self._provider.nodes:
+            raise StateLostError(
+                f"the state of key groups {show_groups(groups)} was in the memory of {owner.name} alone, as "
+                "state.durable is off, and is lost with it; start with a new checkpoint"
+            )
 
     def _client(self, node: int) -> NodeClient:
         return self._connect(self._handle(node).address)
