@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.cluster.kit import await_that
 from tests.java import DRIVER_JAVA, SMALL
@@ -38,6 +39,7 @@ from tidegate.errors import SinkError, TidegateError
 from tidegate.sinks import small_files
 from tidegate.sources.source import Limit, Position, Waiting
 from tidegate.spark import class_archive, kafka_admin, session, standalone
+from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.frames import compute, counted, int_array
@@ -109,7 +111,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     def take(batch: DataFrame, batch_id: int) -> None:
         started.wait()
         story.rows.append(compute(batch))
-        story.cuts.append(running.offsets(batch_id))
+        story.cuts.append(running.checkpoint.offsets(batch_id) or [])
         story.observed.append(running.observed())
         story.planned.append(running.checkpoint.planned_at(batch_id))
         story.waiting.append(running.waiting())
@@ -129,12 +131,6 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
             query.stop()
         drain_listener_bus(spark)
     return story
-
-
-def test_contract_StreamExecution_offsetLog(story: Story) -> None:
-    """The log has the cut of a batch while that batch runs."""
-    taken = [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts]
-    assert taken == [[10, 0], [13, 1]]
 
 
 def test_contract_FileStreamSource_unreadFiles(story: Story) -> None:
@@ -239,6 +235,7 @@ def test_contract_OffsetSeqLog_files(story: Story) -> None:
     assert planned[0] is not None
     assert planned[1] is not None
     assert datetime(2024, 1, 1, tzinfo=UTC) < planned[0] < planned[1] <= datetime.now(UTC)
+    assert [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts] == [[10, 0], [13, 1]]
     assert [files.offsets(number) for number in (0, 1, 2)] == [*story.cuts, None]
     assert (files.newest("offsets"), files.newest("commits")) == (1, 1)
 
@@ -328,6 +325,21 @@ def test_contract_QueryExecution_toRdd(spark: SparkSession, tmp_path: Path) -> N
 
     assert compute(spark.range(0, 100, 1, 4).mapInArrow(note, "id long")) == 100
     assert sum(int(path.name.partition("-")[0]) for path in tmp_path.iterdir()) == 100
+
+
+def test_contract_Dataset_mapInArrow(spark: SparkSession) -> None:
+    """All columns are handed over, whatever their names, and a function may use a broadcast value."""
+    factor = spark.sparkContext.broadcast(10)
+
+    def times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.schema.names == ["a.b", "c"]
+            yield pa.RecordBatch.from_arrays([pc.multiply(batch["a.b"], factor.value)], ["n"])
+
+    rows = spark.range(3).selectExpr("id as `a.b`", "cast(id as string) as c")
+    schema = StructType([StructField("n", LongType())])
+    for _ in range(2):  # The second time with what is kept of the first.
+        assert [row.n for row in map_in_arrow(rows, times, schema).collect()] == [0, 10, 20]
 
 
 def test_contract_Observation_future(spark: SparkSession) -> None:

@@ -7,6 +7,7 @@ are in a single partition; a scan of an RDD may say so of itself, and is taken a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -22,20 +23,37 @@ def within_partitions(frame: DataFrame) -> DataFrame:
     execution = jdf.queryExecution()
     plan = execution.analyzed()
     # A batch as Spark hands it over is such a scan already; one that is kept is to be read from the cache.
-    is_scan = plan.getClass().getSimpleName() == "LogicalRDD" and not frame.storageLevel.useMemory
+    is_scan = plan.getClass().getSimpleName() == "LogicalRDD" and not jdf.storageLevel().useMemory()
     rdd = plan.rdd() if is_scan else execution.toRdd()
-    single = _object(jvm, "org.apache.spark.sql.catalyst.plans.physical.SinglePartition")
-    nothing, none = _object(jvm, "scala.collection.immutable.Nil"), _object(jvm, "scala.None")
-    scan = jvm.org.apache.spark.sql.execution.LogicalRDD(
-        plan.output(), rdd, single, nothing, False, none, session, none, none, False
+    java = _Java.of(jvm)
+    scan = java.scan(
+        plan.output(), rdd, java.single, java.nothing, False, java.none, session, java.none, java.none, False
     )
-    dataset = _object(jvm, "org.apache.spark.sql.classic.Dataset")
-    return DataFrame(dataset.ofRows(session, scan), spark)
+    return DataFrame(java.dataset.ofRows(session, scan), spark)
 
 
-@lru_cache(maxsize=16)
-def _object(jvm: Any, name: str) -> Any:
-    found = jvm
-    for part in f"{name}$".split("."):
-        found = getattr(found, part)
-    return getattr(found, "MODULE$")
+@dataclass(frozen=True, slots=True)
+class _Java:
+    """What is the same in every batch: to look up a name takes a call into Java for each of its parts."""
+
+    scan: Any
+    dataset: Any
+    single: Any
+    nothing: Any
+    none: Any
+
+    @classmethod
+    @lru_cache(maxsize=1)
+    def of(cls, jvm: Any) -> _Java:
+        sql = jvm.org.apache.spark.sql
+        return cls(
+            sql.execution.LogicalRDD,
+            _object(sql.classic, "Dataset"),
+            _object(sql.catalyst.plans.physical, "SinglePartition"),
+            _object(jvm.scala.collection.immutable, "Nil"),
+            _object(jvm.scala, "None"),
+        )
+
+
+def _object(package: Any, name: str) -> Any:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")

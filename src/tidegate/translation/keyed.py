@@ -13,11 +13,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.operators.kit.user_function import spark_schema
 from tidegate.operators.operator import Operator
 from tidegate.rescale.route import Route
+from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import within_partitions
 from tidegate.state.table.table import HASH
 from tidegate.state.task.assignment import Assignment
-from tidegate.translation.task import PARTITION, task
+from tidegate.translation.task import PARTITION, Task
 
 
 def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -42,10 +43,8 @@ def applied(
         target = F.coalesce(F.col(PARTITION), target)
     columns = _columns(operator, arranged)
     placed = arranged if in_place else arranged.repartitionById(route.parallelism, target)
-    # By position: the names of state columns hold dots, which Spark would take for fields of structs.
-    placed = placed.toDF(*(f"c{place}" for place in range(len(columns))))
-    run = task(operator, assignment, columns, marked=marked, delay=delay)
-    return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
+    task = Task(operator, assignment, columns, marked=marked, delay=delay)
+    return operator.finish(map_in_arrow(placed, task, spark_schema(operator.output)))
 
 
 _known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()
