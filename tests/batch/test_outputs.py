@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +46,10 @@ def test_cut_is_on_disk_before_rows_are_shown_and_beside_rows_that_are_staged(
     files = CheckpointFiles(tmp_path, disk)
     files.cut_file(0).parent.mkdir()
     files.cut_file(0).write_text("v1\n{}\n7")
-    with synced(files, 0, {"source-1": Cut(None, 7)}, first=first):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        synced(files, 0, {"source-1": Cut(None, 7)}, pool, first=first),
+    ):
         disk.write()
     assert disk.happened == (["sync", "write"] if first else ["write", "sync"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -182,7 +183,9 @@ def test_any_number_of_instructions_run_at_once() -> None:
         together.wait()
         return protocol.Published(0)
 
-    assert len(side_by_side(do, [protocol.Publish(number) for number in range(count)])) == count
+    with ThreadPoolExecutor(count) as pool:
+        done = side_by_side(pool)(do, [protocol.Publish(number) for number in range(count)])
+    assert len([*done]) == count
 
 
 def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:
