@@ -286,7 +286,7 @@ def test_files_that_no_batch_needs_are_deleted(run: Run, tmp_path: Path) -> None
 
 def changed(tmp_path: Path) -> Iterator[tuple[tg.Pipeline, str]]:
     for aggregates, key, message in (
-        ({"n": tg.agg.count()}, "value", "aggregate-1 has changed .* had id for 'key columns' and has value"),
+        ({"n": tg.agg.count()}, "value", "aggregate-1 has changed .* had id for 'key columns' and now has"),
         ({"m": tg.agg.count()}, "id", r"aggregate-1 has changed .* had count\(\) for 'n' and has nothing"),
         ({"n": tg.agg.sum("value")}, "id", r"aggregate-1 has changed .* had count\(\) for 'n'"),
     ):
@@ -330,7 +330,7 @@ def test_a_step_that_means_something_else_is_refused_until_its_state_is_dropped(
     other.source(sensors(2000)).key_by("id").window(tg.tumbling("5 s")).aggregate(n=tg.agg.count()).sink(
         tg.sinks.Discard()
     )
-    with pytest.raises(CheckpointError, match=r"had tumbling 4 s for 'window' and has tumbling 5 s"):
+    with pytest.raises(CheckpointError, match=r"had tumbling 4 s for 'window' and now has tumbling 5 s"):
         run(other)
     drop(tmp_path / "checkpoint", "aggregate-1")
     summary, _ = run(other)

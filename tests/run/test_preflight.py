@@ -95,7 +95,7 @@ def test_a_ledger_without_its_newest_record_is_told_and_left_as_it_is(folder: Pa
 
 def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(
-        CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and has tumbl"
+        CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and now has tumbl"
     ):
         preflight.check_state(counting(folder, window=True).plan(), checkpoint)
 
@@ -104,7 +104,7 @@ def test_an_aggregate_that_is_gone_is_told(folder: Path, checkpoint: Path) -> No
     p = tg.Pipeline("counting")
     rows = p.source(tg.sources.Files(folder, schema="id bigint")).key_by("id")
     rows.aggregate(m=tg.agg.count()).sink(tg.sinks.Discard())
-    with pytest.raises(CheckpointError, match=r"had count\(\) for 'n' and has nothing now"):
+    with pytest.raises(CheckpointError, match=r"had count\(\) for 'n' and now has nothing"):
         preflight.check_state(p.plan(), checkpoint)
 
 
@@ -112,7 +112,7 @@ def test_another_key_is_told(folder: Path, checkpoint: Path) -> None:
     p = tg.Pipeline("counting")
     rows = p.source(tg.sources.Files(folder, schema="id bigint, site bigint")).key_by("site")
     rows.aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
-    with pytest.raises(CheckpointError, match="had id for 'key columns' and has site now"):
+    with pytest.raises(CheckpointError, match="had id for 'key columns' and now has site"):
         preflight.check_state(p.plan(), checkpoint)
 
 
@@ -127,7 +127,7 @@ def test_windows_after_a_join_with_another_delay_are_told(folder: Path) -> None:
         return p
 
     before = {name: parts for name, parts in after("5 s").plan().meaning.items() if name == "aggregate-1"}
-    with pytest.raises(CheckpointError, match="had 5 s for 'delay by joins' and has 9 s now"):
+    with pytest.raises(CheckpointError, match="had 5 s for 'delay by joins' and now has 9 s"):
         check_meaning(before, after("9 s").plan().meaning, folder)
 
 
