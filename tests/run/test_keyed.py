@@ -287,7 +287,11 @@ def test_files_that_no_batch_needs_are_deleted(run: Run, tmp_path: Path) -> None
 def changed(tmp_path: Path) -> Iterator[tuple[tg.Pipeline, str]]:
     for aggregates, key, message in (
         ({"n": tg.agg.count()}, "value", "aggregate-1 has changed .* had id for 'key columns' and now has"),
-        ({"m": tg.agg.count()}, "id", r"aggregate-1 has changed .* had count\(\) for 'n' and has nothing"),
+        (
+            {"m": tg.agg.count()},
+            "id",
+            r"aggregate-1 has changed .* had count\(\) for 'n' and now has nothing",
+        ),
         ({"n": tg.agg.sum("value")}, "id", r"aggregate-1 has changed .* had count\(\) for 'n'"),
     ):
         p = tg.Pipeline("changed")

@@ -333,13 +333,13 @@ def test_contract_Dataset_mapInArrow(spark: SparkSession) -> None:
 
     def times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            assert batch.schema.names == ["a.b", "c"]
+            assert batch.schema.names == ["a.b", "`"]
             yield pa.RecordBatch.from_arrays([pc.multiply(batch["a.b"], factor.value)], ["n"])
 
-    rows = spark.range(3).selectExpr("id as `a.b`", "cast(id as string) as c")
+    rows = spark.range(3).selectExpr("id as `a.b`", "cast(id as string) as ````")
     schema = StructType([StructField("n", LongType())])
     for _ in range(2):  # The second time with what is kept of the first.
-        assert [row.n for row in map_in_arrow(rows, times, schema).collect()] == [0, 10, 20]
+        assert [row.n for row in map_in_arrow(rows, rows.columns, times, schema).collect()] == [0, 10, 20]
 
 
 def test_contract_Observation_future(spark: SparkSession) -> None:

@@ -1,13 +1,12 @@
 """`DataFrame.mapInArrow` with a tenth of the calls into Java.
 
 PySpark asks Spark for each column by its name, which is wrong where a name holds a dot, and hands over its
-environment piece by piece. But Spark passes on all columns whether they are named or not, and the environment
-is the same in every batch.
+environment piece by piece. Names and environment are the same in every batch, so they are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
 ArrowFunction = Callable[[Iterator["pa.RecordBatch"]], Iterator["pa.RecordBatch"]]
 
 
-def map_in_arrow(frame: DataFrame, function: ArrowFunction, schema: StructType) -> DataFrame:
-    """What `function` makes of the rows of each partition."""
+def map_in_arrow(
+    frame: DataFrame, columns: Sequence[str], function: ArrowFunction, schema: StructType
+) -> DataFrame:
+    """What `function` makes of the rows of each partition; `columns` are all that they have."""
     context = frame.sparkSession.sparkContext
     command, broadcasts, environment, includes = _prepare_for_python_RDD(context, (function, schema))
     java = _Java.of(context, tuple(environment.items()), tuple(includes))
@@ -42,7 +43,9 @@ def map_in_arrow(frame: DataFrame, function: ArrowFunction, schema: StructType) 
     eval_type = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
     mapped = java.udf("tidegate", python, kind, eval_type, True, java.nothing, java.nothing)
     rows: Any = frame._jdf
-    return DataFrame(rows.mapInArrow(mapped.apply(java.no_columns), False, None), frame.sparkSession)
+    return DataFrame(
+        rows.mapInArrow(mapped.apply(_named(context._jvm, tuple(columns))), False, None), frame.sparkSession
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,6 @@ class _Java:
     environment: Any
     includes: Any
     nothing: Any
-    no_columns: Any
 
     @classmethod
     @lru_cache(maxsize=1)
@@ -67,15 +69,22 @@ class _Java:
             settings.put(name, value)
         for path in includes:
             paths.add(path)
-        nothing = jvm.java.util.ArrayList()
         return cls(
             jvm.SimplePythonFunction,
             jvm.org.apache.spark.sql.execution.python.UserDefinedPythonFunction,
             settings,
             paths,
-            nothing,
-            jvm.PythonUtils.toSeq(nothing),
+            jvm.java.util.ArrayList(),
         )
+
+
+@lru_cache(maxsize=64)
+def _named(jvm: Any, columns: tuple[str, ...]) -> Any:
+    found = jvm.java.util.ArrayList()
+    for name in columns:
+        quoted = name.replace("`", "``")
+        found.add(jvm.org.apache.spark.sql.functions.col(f"`{quoted}`"))
+    return jvm.PythonUtils.toSeq(found)
 
 
 @lru_cache(maxsize=64)

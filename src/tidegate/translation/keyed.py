@@ -44,7 +44,7 @@ def applied(
     columns = _columns(operator, arranged)
     placed = arranged if in_place else arranged.repartitionById(route.parallelism, target)
     task = Task(operator, assignment, columns, marked=marked, delay=delay)
-    return operator.finish(map_in_arrow(placed, task, spark_schema(operator.output)))
+    return operator.finish(map_in_arrow(placed, columns.names, task, spark_schema(operator.output)))
 
 
 _known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()
