@@ -44,7 +44,7 @@ from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.frames import compute, counted, int_array
 from tidegate.spark.listener import Report, drain_listener_bus, watching
-from tidegate.spark.partial_aggregate import within_partitions
+from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import Mistake, mistake, reason
 from tidegate.spark.row_size import _calls_python
@@ -369,6 +369,23 @@ def test_contract_LogicalRDD(spark: SparkSession) -> None:
         assert "Exchange" not in jdf.queryExecution().executedPlan().toString()
         assert sorted(map(tuple, grouped.collect())) == [(key, 5) for key in range(5) for _ in range(4)]
     rows.unpersist()
+
+
+def test_contract_TreeNode_withNewChildren(spark: SparkSession) -> None:
+    """What was made of one scan is made of another, without analysing it anew."""
+
+    def rows(count: int) -> DataFrame:
+        return spark.range(0, count, 1, 2).selectExpr("id % 5 as key", "id")
+
+    def made(frame: DataFrame) -> DataFrame:
+        counts = within_partitions(frame).groupBy("key").agg(F.sum("id").alias("sum"))
+        return counts.select("*", F.spark_partition_id().alias("of")).repartitionById(3, "of")
+
+    prepared = PreparedAggregate(made(rows(100)))
+    for count in (10, 1000):
+        found = prepared.of(rows(count))
+        assert found.collect() == made(rows(count)).collect()
+        assert found.rdd.getNumPartitions() == 3
 
 
 def test_contract_written_files(spark: SparkSession, tmp_path: Path) -> None:
