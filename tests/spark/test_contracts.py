@@ -286,7 +286,7 @@ def test_contract_sun_misc_Signal(spark: SparkSession) -> None:
 
 
 def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
-    """What Java writes to standard error, for itself and for Python workers, can be thrown away."""
+    """What Java writes to standard error can be thrown away for a while."""
     java: Any = spark._jvm.java  # type: ignore[union-attr]
     target = java.lang.Class.forName("java.io.FilterOutputStream").getDeclaredField("out")
     target.setAccessible(True)
@@ -294,11 +294,19 @@ def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
     try:
         target.set(java.lang.System.err, written)
         java.lang.System.err.print("shown")
-        session._mute(spark)
-        java.lang.System.err.print("muted")
+        with session._muted(spark):
+            java.lang.System.err.print("muted")
+        java.lang.System.err.print(" again")
     finally:
         target.set(java.lang.System.err, before)
-    assert written.toString() == "shown"
+    assert written.toString() == "shown again"
+
+
+def test_contract_stderr_reader(spark: SparkSession) -> None:
+    """A thread of this name hands on what Python workers write to standard error."""
+    spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
+    assert any(thread.getName().startswith("stderr reader for") for thread in threads)
 
 
 def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:
@@ -436,6 +444,17 @@ def test_contract_internal_settings(spark: SparkSession) -> None:
     """Spark knows every setting of its SQL engine that ours changes."""
     keys = [key for key in session._DEFAULTS if key.startswith("spark.sql.") and not key.endswith("Class")]
     assert [key for key in keys if not spark.conf.isModifiable(key)] == []
+
+
+def test_contract_unix_domain_sockets(spark: SparkSession) -> None:
+    """Python workers talk to Java over Unix sockets, as the engine's settings say."""
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert os.environ["PYTHON_UNIX_DOMAIN_ENABLED"].lower() == "true"
+            yield batch
+
+    assert spark.range(1).mapInArrow(told, "id bigint").count() == 1
 
 
 def test_contract_pandas_types(spark: SparkSession) -> None:
