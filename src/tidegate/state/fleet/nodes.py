@@ -345,8 +345,8 @@ class Nodes:
         return {owner.address: groups for owner, groups in origins.items() if self._may_live(owner)}
 
     def _may_live(self, owner: NodeHandle) -> bool:
-        """Whether an owner of state is still a node of this run, and no other one has taken its address since:
-        that one does not have the state, and would ask itself for it."""
+        """Whether an owner of state is still a node of this run, and no other one has taken its address: that
+        one does not have the state, and would ask itself for it."""
         nodes = self._provider.nodes
         return owner in nodes and all(node == owner or node.address != owner.address for node in nodes)
 
