@@ -446,17 +446,6 @@ def test_contract_internal_settings(spark: SparkSession) -> None:
     assert [key for key in keys if not spark.conf.isModifiable(key)] == []
 
 
-def test_contract_unix_domain_sockets(spark: SparkSession) -> None:
-    """Python workers talk to Java over Unix sockets, as the engine's settings say."""
-
-    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            assert os.environ["PYTHON_UNIX_DOMAIN_ENABLED"].lower() == "true"
-            yield batch
-
-    assert spark.range(1).mapInArrow(told, "id bigint").count() == 1
-
-
 def test_contract_pandas_types(spark: SparkSession) -> None:
     """Spark's types become Arrow's and come back; times are in microseconds and in the given zone."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
