@@ -72,7 +72,7 @@ def _in_session(measure: Callable[[SparkSession], Row]) -> Row:
     try:
         return measure(spark)
     finally:
-        spark.stop()
+        session.stop(spark)
 
 
 # Processes of their own
@@ -96,6 +96,7 @@ def _first_row(side: str) -> float:
             assert process.stdout is not None
             line = process.stdout.readline()
             took = time.perf_counter() - began
+            process.stdout.read()  # Another batch may be told before the run ends.
         if process.returncode or not line:
             raise SystemExit(f"{' '.join(command)} failed")
     return took

@@ -1,6 +1,6 @@
 """Everything that takes long: the long forms of the tests, and both simulations by the ten thousand.
 
-Two stages run at a time, the longest ones first, and one that fails does not keep the others from running.
+Three stages run at a time, the longest ones first, and one that fails does not keep the others from running.
 What a stage prints is in artifacts/soak-STAGE.log. Ends with a table of what each did; artifacts/soak.json
 holds the same. Names of stages as arguments run only those.
 """
@@ -24,8 +24,8 @@ from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
 ARTIFACTS = ROOT / "artifacts"
-AT_A_TIME = 2
-"""Stages: each takes about one core, and some wait for most of their time."""
+AT_A_TIME = 3
+"""Stages: some wait for much of their time."""
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30
 """Bytes that have to be free there."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,9 +47,32 @@ def test_cut_is_on_disk_before_rows_are_shown_and_beside_rows_that_are_staged(
     files = CheckpointFiles(tmp_path, disk)
     files.cut_file(0).parent.mkdir()
     files.cut_file(0).write_text("v1\n{}\n7")
-    with synced(files, 0, {"source-1": Cut(None, 7)}, first=first):
+    with (
+        ThreadPoolExecutor(1) as pool,
+        synced(files, 0, {"source-1": Cut(None, 7)}, pool, first=first),
+    ):
         disk.write()
     assert disk.happened == (["sync", "write"] if first else ["write", "sync"])
+
+
+class Full(Disk):
+    def sync_file(self, path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_an_attempt_fails_when_its_cut_is_not_on_disk(first: bool, tmp_path: Path) -> None:
+    files = CheckpointFiles(tmp_path, Full())
+    files.cut_file(0).parent.mkdir()
+    files.cut_file(0).write_text("v1\n{}\n7")
+    written = []
+    with (
+        pytest.raises(OSError, match="No space left"),
+        ThreadPoolExecutor(1) as pool,
+        synced(files, 0, {"source-1": Cut(None, 7)}, pool, first=first),
+    ):
+        written.append("rows")
+    assert written == ([] if first else ["rows"])
 
 
 def plan(*sinks: Sink) -> Plan:

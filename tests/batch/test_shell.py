@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -182,7 +183,28 @@ def test_any_number_of_instructions_run_at_once() -> None:
         together.wait()
         return protocol.Published(0)
 
-    assert len(side_by_side(do, [protocol.Publish(number) for number in range(count)])) == count
+    with ThreadPoolExecutor(count) as pool:
+        done = side_by_side(pool)(do, [protocol.Publish(number) for number in range(count)])
+    assert len([*done]) == count
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_an_instruction_that_raises_waits_for_the_others(failing: int) -> None:
+    raised, done = threading.Event(), []
+
+    def do(instruction: protocol.Instruction) -> protocol.Event:
+        assert isinstance(instruction, protocol.Publish)
+        if instruction.batch_id == failing:
+            raised.set()
+            raise FencedError("another driver has taken over")
+        raised.wait(30)
+        done.append(instruction.batch_id)
+        return protocol.Published(instruction.batch_id)
+
+    with ThreadPoolExecutor(3) as pool:
+        with pytest.raises(FencedError):
+            side_by_side(pool)(do, [protocol.Publish(number) for number in range(3)])
+        assert len(done) == 2
 
 
 def test_a_batch_without_rows_closes_all_that_is_open(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,11 +81,17 @@ def test_packages_outside_their_range_are_found(monkeypatch: pytest.MonkeyPatch)
     assert set(oks(pyspark="4.4.0", pandas="3.0.0", pyarrow="17.0.0").values()) == {False}
 
 
-def test_another_python_for_the_workers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYSPARK_PYTHON", "/usr/bin/python2")
+def test_another_python_for_the_workers_is_noticed_if_it_will_not_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "python"
+    monkeypatch.setenv("PYSPARK_PYTHON", str(other))
     finding = next(doctor.environment())
     assert not finding.ok
-    assert finding.fix == "unset PYSPARK_PYTHON"
+    assert finding.fix.startswith("unset PYSPARK_PYTHON")
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    assert next(doctor.environment()).ok
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="Linux only")

@@ -165,6 +165,33 @@ def test_a_number_that_a_dead_driver_took_again_is_no_way_in_for_another(tmp_pat
     assert sleeper.generation > second.generation
 
 
+def test_a_driver_that_slept_while_it_forgot_records_frees_no_number(tmp_path: Path) -> None:
+    """It wakes up to note which record is the oldest, when those after it have been forgotten, too."""
+
+    class Sleepy(Disk):
+        def link(self, source: Path, target: Path) -> None:
+            if target.name.startswith("oldest") and not meanwhile:
+                other = driver(tmp_path)
+                for batch_id in range(10, 30):
+                    other.append(entry(batch_id, other))
+                    other.forget(keep=2)
+                meanwhile.append(other)
+            super().link(source, target)
+
+    meanwhile: list[Ledger] = []
+    zombie = Ledger(tmp_path, Sleepy())
+    zombie.take_over()
+    for batch_id in range(10):
+        zombie.append(entry(batch_id, zombie))
+    zombie.forget(keep=2)
+    assert meanwhile
+    with pytest.raises(FencedError):
+        zombie.append(entry(10, zombie))
+    meanwhile[0].append(entry(30, meanwhile[0]))
+    meanwhile[0].forget(keep=1)
+    assert len([*tmp_path.glob("oldest-*")]) == 1
+
+
 def test_a_ledger_whose_newest_records_are_gone_is_told(tmp_path: Path) -> None:
     ledger = driver(tmp_path)
     for batch_id in range(10):

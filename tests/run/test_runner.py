@@ -62,8 +62,8 @@ def test_a_limit_counts_for_the_very_next_batch_when_rows_wait(run: Run) -> None
     p = tg.Pipeline("prompt")
     p.source(sensors(5_000)).sink(tg.sinks.Discard())
     _, told = run(p, admission__initial_rows=1000, engine__interval="1 ms")
-    assert told[0].rows_in == 1000
-    assert told[1].rows_in > 1000
+    assert [batch.rows_in for batch in told[:2]] == [1000, 1000], "the first one does not count"
+    assert told[2].rows_in > 1000
 
 
 def test_progress_tells_the_batch(run: Run, tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_a_batch_takes_few_calls_into_java(run: Run, monkeypatch: pytest.MonkeyP
     run(p, listeners=[lambda _: seen.append(calls["all"])], admission__max_rows=5_000)
     each = [later - before for before, later in pairwise(seen)]
     assert len(each) > 30
-    assert statistics.median(each) < 300
+    assert statistics.median(each) < 120
 
 
 def test_the_watermark_follows_what_earlier_batches_saw(run: Run, tmp_path: Path) -> None:

@@ -75,8 +75,7 @@ def test_a_batch_that_was_not_published_any_more_is_in_order(job: Job) -> None:
         (lambda job: job.manifest(2).unlink(), "the output in"),
         (lambda job: job.record(-1).unlink(), "only up to 3: it has lost records"),
         (lambda job: job.record(3).unlink(), "000000000003.json: this record of the ledger is missing"),
-        (lambda job: (job.checkpoint / "ledger/oldest").write_text("9"), "000000000009.json: this record"),
-        (lambda job: (job.checkpoint / "ledger/oldest").write_text("x"), "cannot read"),
+        (lambda job: (job.checkpoint / "ledger/oldest-9").touch(), "000000000009.json: this record"),
         (lambda job: (job.checkpoint / "state.json").write_text("{}"), "state.json cannot be read"),
     ],
 )

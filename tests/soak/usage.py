@@ -31,9 +31,8 @@ class Use:
 
 
 def use(checkpoint: Path) -> Use:
-    me = Path("/proc/self")
-    children = " ".join(known(task.read_text) or "" for task in me.glob("task/*/children")).split()
-    processes = [me, *(Path("/proc") / child for child in children if is_node(child))]
+    children = started()
+    processes = with_nodes(children)
     # Of Spark's own records the last hundred stay, which takes longer than most runs.
     kept = [
         Path(place, name)
@@ -50,6 +49,27 @@ def use(checkpoint: Path) -> Use:
         files=len(sizes),
         disk=sum(sizes),
     )
+
+
+def cpu_seconds() -> float:
+    """That this process and its state nodes have used: unlike the clock, whatever else the machine does."""
+    ticks = [
+        (known((process / "stat").read_text) or ") " + "0 " * 13).rpartition(")")[2].split()[11:13]
+        for process in with_nodes(started())
+    ]
+    return sum(int(tick) for both in ticks for tick in both) / os.sysconf("SC_CLK_TCK")
+
+
+def started() -> list[str]:
+    """The processes that this one has started and that still run."""
+    return " ".join(
+        known(task.read_text) or "" for task in Path("/proc/self").glob("task/*/children")
+    ).split()
+
+
+def with_nodes(children: Sequence[str]) -> list[Path]:
+    """This process, and those of its children that are state nodes."""
+    return [Path("/proc/self"), *(Path("/proc") / child for child in children if is_node(child))]
 
 
 def assert_bounded(uses: Sequence[Use], *, slack: Use) -> dict[str, float]:

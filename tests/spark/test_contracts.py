@@ -23,12 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pyspark import SparkConf
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.cluster.kit import await_that
 from tests.java import DRIVER_JAVA, SMALL
@@ -38,11 +39,12 @@ from tidegate.errors import SinkError, TidegateError
 from tidegate.sinks import small_files
 from tidegate.sources.source import Limit, Position, Waiting
 from tidegate.spark import class_archive, kafka_admin, session, standalone
+from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.spark.executors import Executors, executors_of, rows_on
 from tidegate.spark.frames import compute, counted, int_array
 from tidegate.spark.listener import Report, drain_listener_bus, watching
-from tidegate.spark.partial_aggregate import within_partitions
+from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import Mistake, mistake, reason
 from tidegate.spark.row_size import _calls_python
@@ -109,7 +111,7 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
     def take(batch: DataFrame, batch_id: int) -> None:
         started.wait()
         story.rows.append(compute(batch))
-        story.cuts.append(running.offsets(batch_id))
+        story.cuts.append(running.checkpoint.offsets(batch_id) or [])
         story.observed.append(running.observed())
         story.planned.append(running.checkpoint.planned_at(batch_id))
         story.waiting.append(running.waiting())
@@ -129,12 +131,6 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
             query.stop()
         drain_listener_bus(spark)
     return story
-
-
-def test_contract_StreamExecution_offsetLog(story: Story) -> None:
-    """The log has the cut of a batch while that batch runs."""
-    taken = [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts]
-    assert taken == [[10, 0], [13, 1]]
 
 
 def test_contract_FileStreamSource_unreadFiles(story: Story) -> None:
@@ -239,6 +235,7 @@ def test_contract_OffsetSeqLog_files(story: Story) -> None:
     assert planned[0] is not None
     assert planned[1] is not None
     assert datetime(2024, 1, 1, tzinfo=UTC) < planned[0] < planned[1] <= datetime.now(UTC)
+    assert [[cut[0]["offset"], cut[1]["logOffset"]] for cut in story.cuts] == [[10, 0], [13, 1]]
     assert [files.offsets(number) for number in (0, 1, 2)] == [*story.cuts, None]
     assert (files.newest("offsets"), files.newest("commits")) == (1, 1)
 
@@ -289,7 +286,7 @@ def test_contract_sun_misc_Signal(spark: SparkSession) -> None:
 
 
 def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
-    """What Java writes to standard error, for itself and for Python workers, can be thrown away."""
+    """What Java writes to standard error can be thrown away for a while."""
     java: Any = spark._jvm.java  # type: ignore[union-attr]
     target = java.lang.Class.forName("java.io.FilterOutputStream").getDeclaredField("out")
     target.setAccessible(True)
@@ -297,11 +294,19 @@ def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
     try:
         target.set(java.lang.System.err, written)
         java.lang.System.err.print("shown")
-        session._mute(spark)
-        java.lang.System.err.print("muted")
+        with session._muted(spark):
+            java.lang.System.err.print("muted")
+        java.lang.System.err.print(" again")
     finally:
         target.set(java.lang.System.err, before)
-    assert written.toString() == "shown"
+    assert written.toString() == "shown again"
+
+
+def test_contract_stderr_reader(spark: SparkSession) -> None:
+    """A thread of this name hands on what Python workers write to standard error."""
+    spark.range(1).mapInArrow(lambda batches: batches, "id bigint").collect()
+    threads = spark._jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
+    assert any(thread.getName().startswith("stderr reader for") for thread in threads)
 
 
 def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_path: Path) -> None:
@@ -328,6 +333,21 @@ def test_contract_QueryExecution_toRdd(spark: SparkSession, tmp_path: Path) -> N
 
     assert compute(spark.range(0, 100, 1, 4).mapInArrow(note, "id long")) == 100
     assert sum(int(path.name.partition("-")[0]) for path in tmp_path.iterdir()) == 100
+
+
+def test_contract_Dataset_mapInArrow(spark: SparkSession) -> None:
+    """All columns are handed over, whatever their names, and a function may use a broadcast value."""
+    factor = spark.sparkContext.broadcast(10)
+
+    def times(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert batch.schema.names == ["a.b", "`"]
+            yield pa.RecordBatch.from_arrays([pc.multiply(batch["a.b"], factor.value)], ["n"])
+
+    rows = spark.range(3).selectExpr("id as `a.b`", "cast(id as string) as ````")
+    schema = StructType([StructField("n", LongType())])
+    for _ in range(2):  # The second time with what is kept of the first.
+        assert [row.n for row in map_in_arrow(rows, rows.columns, times, schema).collect()] == [0, 10, 20]
 
 
 def test_contract_Observation_future(spark: SparkSession) -> None:
@@ -357,6 +377,23 @@ def test_contract_LogicalRDD(spark: SparkSession) -> None:
         assert "Exchange" not in jdf.queryExecution().executedPlan().toString()
         assert sorted(map(tuple, grouped.collect())) == [(key, 5) for key in range(5) for _ in range(4)]
     rows.unpersist()
+
+
+def test_contract_TreeNode_withNewChildren(spark: SparkSession) -> None:
+    """What was made of one scan is made of another, without analysing it anew."""
+
+    def rows(count: int) -> DataFrame:
+        return spark.range(0, count, 1, 2).selectExpr("id % 5 as key", "id")
+
+    def made(frame: DataFrame) -> DataFrame:
+        counts = within_partitions(frame).groupBy("key").agg(F.sum("id").alias("sum"))
+        return counts.select("*", F.spark_partition_id().alias("of")).repartitionById(3, "of")
+
+    prepared = PreparedAggregate(made(rows(100)))
+    for count in (10, 1000):
+        found = prepared.of(rows(count))
+        assert found.collect() == made(rows(count)).collect()
+        assert found.rdd.getNumPartitions() == 3
 
 
 def test_contract_written_files(spark: SparkSession, tmp_path: Path) -> None:

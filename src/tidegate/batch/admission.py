@@ -28,11 +28,14 @@ _DITHER = 0.15
 """Limits alternate between this share above and below the target."""
 _GROWTH = 2.0
 """A batch may be this many times as large as the largest recent one, or as large as would take this many
-times the target if none of the latest batch's time were fixed: beyond that the model is not trusted."""
-_MOST_GROWTH = 10.0
+times the target if none of the latest batch's time were fixed: beyond that the model is not trusted. Until
+the machine is warm it may be as large as would take half of `longest`: rows have piled up meanwhile."""
+_MOST_GROWTH = 20.0
 """No batch is ever larger than the largest recent one by more than this factor."""
 _MOST_FIXED = 0.7
 """At most this share of a batch counts as fixed when the limit is changed: more would chase noise."""
+_MOST_FIXED_COLD = 0.95
+"""The same until the machine is warm: the time of small first batches has little to do with their rows."""
 _BACKLOG = 8.0
 """With a backlog, a batch may take this many times its fixed part, if that is more than the target."""
 _CONFIDENCE = 0.75
@@ -73,6 +76,9 @@ class Admission:
         """After a batch of `rows` rows that took `seconds`."""
         if rows <= 0 or seconds <= 0:
             return self
+        if not self.first:
+            # It compiles code and starts workers: that tells nothing about the next one.
+            return replace(self, first=self.limit, largest=float(rows))
         weight, mean_rows, mean_seconds = (part * _DECAY for part in self.mean)
         return replace(
             self,
@@ -81,7 +87,6 @@ class Admission:
             recent=(*self.recent, (rows, seconds))[-_RECENT:],
             mean=(weight + 1, mean_rows + rows, mean_seconds + seconds),
             batches=self.batches + 1,
-            first=self.first or self.limit,
         )._decide()
 
     def _decide(self) -> Admission:
@@ -89,22 +94,21 @@ class Admission:
         latest, costs = self.recent[-1][1], self._costs()
         fixed, sure = (self._fixed(rows, seconds, costs, share) for share in (0.5, _CONFIDENCE))
         target = max(self.target, min(_BACKLOG * sure, self.longest), _LEAST * fixed)
-        # Until two batches have shown which part of their time is fixed, any part may be.
-        fixed = min(fixed if costs else seconds, _MOST_FIXED * seconds)
         slowest = latest > _SLOWEST * self.target
+        warming_up = self.batches < _WARM_UP and not slowest
+        # Until two batches have shown which part of their time is fixed, any part may be.
+        fixed = min(fixed if costs else seconds, (_MOST_FIXED_COLD if warming_up else _MOST_FIXED) * seconds)
         if costs or latest < target:
             wanted = rows * (target - fixed) / (seconds - fixed)
-        elif self.batches == 1:
-            wanted = float(self.limit)
         elif latest <= max(self.longest, _SLOWEST * self.target):
             # Batches of equal size, as whole files make them: only a larger one shows what is fixed.
             wanted = _GROWTH * self.largest
         else:
             wanted = rows * target / latest
         wanted *= 1 + _DITHER if self.up else 1 - _DITHER
-        growth = min(max(_GROWTH, _GROWTH * target / latest), _MOST_GROWTH)
+        most = max(_GROWTH * target, self.longest / 2 if warming_up else 0.0)
+        growth = min(max(_GROWTH, most / latest), _MOST_GROWTH)
         allowed = min(wanted, growth * self.largest, self.most)
-        warming_up = self.batches < _WARM_UP and (self.batches == 1 or not slowest)
         least = max(self.least, self.first) if warming_up else self.least
         return replace(self, limit=max(least, int(allowed)), seconds=target)
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from tidegate.ledger.records import Cut
 from tidegate.pipeline.step import SourceStep
-from tidegate.spark.query import RunningQuery
+from tidegate.spark.checkpoint_files import CheckpointFiles
 
 
-def planned(query: RunningQuery, sources: Sequence[SourceStep], batch_id: int) -> dict[str, Cut]:
+def planned(spark: CheckpointFiles, sources: Sequence[SourceStep], batch_id: int) -> dict[str, Cut]:
     """What a batch covers of each source; `sources` are in the order in which Spark numbers them."""
     unknown = [None] * len(sources)
-    starts = (query.offsets(batch_id - 1) if batch_id else None) or unknown
-    ends = query.offsets(batch_id) or unknown
+    starts = (spark.offsets(batch_id - 1) if batch_id else None) or unknown
+    ends = spark.offsets(batch_id) or unknown
     return {step.name: Cut(start, end) for step, start, end in zip(sources, starts, ends, strict=True)}

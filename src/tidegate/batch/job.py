@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -33,6 +33,8 @@ class SparkJobs:
     deadline: float | None
     """Seconds after which the Spark job of the first attempt is taken to hang; each further one has twice
     as long."""
+    pool: Executor
+    """For what is done beside a job."""
 
     def run(
         self,
@@ -48,7 +50,7 @@ class SparkJobs:
         with (
             self.translation.attributing_errors(),
             self._timely(ticket),
-            synced(query.checkpoint, ticket.batch_id, cut, first=not self.outputs.staged),
+            synced(query.checkpoint, ticket.batch_id, cut, self.pool, first=not self.outputs.staged),
             _held(self.translation, rows) as held,
         ):
             with self.translation.outputs(held, assignment) as outputs:
@@ -81,10 +83,10 @@ class SparkJobs:
         over = threading.Event()
 
         def end_jobs() -> None:
-            wait = allowed
-            while not over.wait(wait):
+            pause = allowed
+            while not over.wait(pause):
                 context.cancelJobsWithTag(tag)
-                wait = 1.0  # An attempt has several jobs, one after the other.
+                pause = 1.0  # An attempt has several jobs, one after the other.
 
         watch = threading.Thread(target=end_jobs, name="deadline", daemon=True)
         watch.start()
@@ -97,18 +99,22 @@ class SparkJobs:
 
 
 @contextmanager
-def synced(spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], *, first: bool) -> Iterator[None]:
+def synced(
+    spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], pool: Executor, *, first: bool
+) -> Iterator[None]:
     """Spark's own record of the batch is on disk when the block ends: what is committed depends on it.
 
     `first`: before the block begins.
     """
     starts, ends = [part.start for part in cut.values()], [part.end for part in cut.values()]
-    with ThreadPoolExecutor(1) as pool:
-        done = pool.submit(spark.sync, batch_id, starts, ends)
+    done = pool.submit(spark.sync, batch_id, starts, ends)
+    try:
         if first:
             done.result()
         yield
-        done.result()
+    finally:
+        wait([done])
+    done.result()
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -60,12 +60,24 @@ Do: TypeAlias = Callable[[Instruction], Event]
 Map: TypeAlias = Callable[[Do, Sequence[Instruction]], Iterable[Event]]
 
 
-def side_by_side(do: Do, instructions: Sequence[Instruction]) -> list[Event]:
-    """All at once, each in a thread of its own; a single one in this thread."""
-    if len(instructions) <= 1:
-        return [do(instruction) for instruction in instructions]
-    with ThreadPoolExecutor(len(instructions)) as pool:
-        return list(pool.map(do, instructions))
+def in_turn(do: Do, instructions: Sequence[Instruction]) -> list[Event]:
+    """One after the other."""
+    return [do(instruction) for instruction in instructions]
+
+
+def side_by_side(pool: Executor) -> Map:
+    """All at once: the first in the calling thread, each other in a thread of the pool."""
+
+    def carry_out(do: Do, instructions: Sequence[Instruction]) -> list[Event]:
+        first, *others = instructions
+        running = [pool.submit(do, instruction) for instruction in others]
+        try:
+            event = do(first)
+        finally:
+            wait(running)
+        return [event, *(each.result() for each in running)]
+
+    return carry_out
 
 
 @dataclass(slots=True)
@@ -88,7 +100,7 @@ class Batches:
     configured: tuple[int, int] | None = None
     """State nodes and parallelism of the configuration, for the ledger: a restart with the same ones keeps
     the route."""
-    map: Map = side_by_side
+    map: Map = in_turn
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
 

@@ -179,9 +179,10 @@ def cores() -> Iterator[Finding]:
 
 def environment() -> Iterator[Finding]:
     """Variables that make Spark take another Python, or another Spark, than this one."""
-    other = os.environ.get("PYSPARK_PYTHON", sys.executable)
-    ok = other == sys.executable
-    yield Finding("PYSPARK_PYTHON", "optional", ok, "this Python" if ok else other, "unset PYSPARK_PYTHON")
+    from tidegate.spark import python
+
+    problem, found = python.problem(), os.environ.get("PYSPARK_PYTHON", "this Python")
+    yield Finding("PYSPARK_PYTHON", "optional", problem is None, problem or found, python.remedy())
     home = os.environ.get("SPARK_HOME")
     ok = home is None or "pyspark" in Path(home).name
     yield Finding("SPARK_HOME", "optional", ok, home or "not set", "unset SPARK_HOME")

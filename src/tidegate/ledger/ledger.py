@@ -3,8 +3,9 @@
 It is one sequence of numbered records, each created atomically. A driver that starts takes the next number
 for its *generation*; a batch that commits takes the next number, too. So a driver that was replaced,
 however long it slept, finds its number taken and commits nothing. A batch has happened when, and only
-when, its record is here. Old records are forgotten; `oldest` holds the number of the first that counts, so
-that a driver that slept meanwhile cannot take a number that is free again.
+when, its record is here. Old records are forgotten; a file `oldest-N` says that record N is the first that
+counts, so that a driver that slept meanwhile cannot take a number that is free again. Of several such files
+the highest counts: that driver may have been about to write one, too.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import TypeVar
 
 from tidegate.disk import DISK, Disk
 from tidegate.errors import CheckpointError, FencedError
-from tidegate.ledger.atomic import create, replace
+from tidegate.ledger.atomic import create
 from tidegate.ledger.records import Entry, Generation, decode, encode, is_entry
 
 T = TypeVar("T")
 
-_OLDEST = "oldest"
+_OLDEST = re.compile(r"oldest-([0-9]+)")
 _NAME = re.compile(r"([0-9]+)\.json")
 
 
@@ -100,7 +101,10 @@ class Ledger:
         entries = [number for number in numbers[-2 * keep :] if self._read(number, is_entry)]
         if len(entries) < keep:
             return  # Generations lie between them: which are the oldest to stay is seen later.
-        replace(self._folder / _OLDEST, str(entries[-keep]).encode(), self._disk)
+        create(_mark(self._folder, entries[-keep]), b"", self._disk)
+        for number in _found(_OLDEST, self._folder, self._disk):
+            if number < entries[-keep]:
+                self._disk.remove(_mark(self._folder, number))
         for number in numbers:
             if number < entries[-keep]:
                 self._disk.remove(_path(self._folder, number))
@@ -196,21 +200,21 @@ def start_with(folder: Path, entry: Entry) -> None:
 
 def _oldest(folder: Path, disk: Disk = DISK) -> int:
     """The first record that counts: those before it are forgotten, or about to be."""
-    path = folder / _OLDEST
-    try:
-        return int(disk.read(path))
-    except FileNotFoundError:
-        return 0
-    except (OSError, ValueError) as error:
-        raise CheckpointError(
-            f"cannot read {path}: {error}; if no driver runs on the checkpoint, remove it; it is recreated"
-        ) from error
+    return max(_found(_OLDEST, folder, disk), default=0)
 
 
 def _numbers(folder: Path, disk: Disk = DISK) -> list[int]:
     """Of the records that are there."""
-    names = (_NAME.fullmatch(name) for name in disk.names(folder))
-    return sorted(int(name[1]) for name in names if name)
+    return _found(_NAME, folder, disk)
+
+
+def _found(name: re.Pattern[str], folder: Path, disk: Disk) -> list[int]:
+    """The numbers in the names of this form."""
+    return sorted(int(match[1]) for match in map(name.fullmatch, disk.names(folder)) if match)
+
+
+def _mark(folder: Path, number: int) -> Path:
+    return folder / f"oldest-{number:012d}"
 
 
 def _path(folder: Path, number: int) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
 
 from pyspark.sql import types as T
 
@@ -97,6 +97,8 @@ class Operator(ABC):
 
     tables: tuple[StateTable, ...]
     output: pa.Schema
+    aggregates: ClassVar[bool] = False
+    """Whether `arrange` aggregates within partitions, and does nothing else that depends on the batch."""
 
     def narrow(self, rows: DataFrame) -> DataFrame:
         """What of each row is needed, computed row by row: where nothing else reads the rows, this runs in

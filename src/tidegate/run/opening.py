@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from tidegate.batch.intake import Intake
 from tidegate.batch.job import SparkJobs
 from tidegate.batch.outputs import Outputs
 from tidegate.batch.reconciliation import reconcile
-from tidegate.batch.shell import Batches
+from tidegate.batch.shell import Batches, side_by_side
 from tidegate.batch.watermark import Watermark
 from tidegate.cluster.provider import Cluster
 from tidegate.config import Config
@@ -63,6 +64,10 @@ class Opened:
         return tuple(step.name for step in self.translation.operators)
 
 
+_THREADS = 1024
+"""At most, one per call to a node; they start as they are needed."""
+
+
 @contextmanager
 def opened(
     plan: Plan,
@@ -95,6 +100,7 @@ def opened(
     if config.dead_letters.path is not None:
         dead_letters = Path(config.dead_letters.path) / plan.name
     with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(_THREADS, thread_name_prefix="batch"))
         outputs = stack.enter_context(Outputs.opened(plan, spark, dead_letters))
         translation.check(outputs.writers)
         recovery.check(folder, ledger, translation, config)
@@ -124,6 +130,7 @@ def opened(
             limit=lambda: intake.limit,
             meaning=translation.meaning,
             configured=(config.state.nodes, parallelism),
+            map=side_by_side(pool),
         )
         deadline = seconds(config.engine.deadline) if config.engine.deadline else None
         yield Opened(
@@ -137,7 +144,7 @@ def opened(
             parallelism=parallelism,
             translation=translation,
             intake=intake,
-            jobs=SparkJobs(spark, translation, outputs, deadline),
+            jobs=SparkJobs(spark, translation, outputs, deadline, pool),
             batches=batches,
             rescaler=Rescaler(
                 nodes,

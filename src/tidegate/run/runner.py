@@ -226,7 +226,7 @@ class Runner:
                 if self._rescaler is not None and not self._batches.is_committed(batch_id):
                     self._rescaler.boundary(batch_id)
                 started = time.perf_counter()
-                cut = planned(self._query, self._opened.translation.sources, batch_id)
+                cut = planned(self._query.checkpoint, self._opened.translation.sources, batch_id)
                 job = partial(self._opened.jobs.run, rows, cut, self._query)
                 planned_at = self._query.checkpoint.planned_at(batch_id)
                 outcome = self._batches.run(batch_id, cut, job, planned_at=planned_at)

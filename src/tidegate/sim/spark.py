@@ -46,14 +46,13 @@ class Spark:
         """Rows in the batches that were committed, as far as they have models."""
 
     @property
-    def committed(self) -> int:
-        """The last batch that Spark has committed for itself."""
-        return self.files.newest("commits")
+    def finished(self) -> int:
+        """The last batch that Spark is through with. A power cut may have lost that it committed it."""
+        return self.files.finished()
 
     def next(self) -> int:
         """The batch that a new query begins with: one that is logged and not committed is replayed."""
-        planned = self.files.newest("offsets")
-        return planned + 1 if self.committed == planned else planned
+        return self.finished + 1
 
     def cut(self, batch_id: int) -> Cut:
         """From where to where; decided and logged when it is first asked for."""

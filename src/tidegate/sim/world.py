@@ -213,7 +213,7 @@ class World:
     def run(self) -> None:
         """Rough weather first, then calm; raises PromiseError when a promise is broken."""
         starts = 0
-        while self.spark.committed + 1 < self._batches and starts < _STARTS and self.steps < _STEPS:
+        while self.spark.finished + 1 < self._batches and starts < _STARTS and self.steps < _STEPS:
             starts += 1
             self._start(self._batches)
         self._calm_down()
@@ -225,13 +225,13 @@ class World:
         self.weather, self.calm, self.disk.full = Weather(), True, False
         for node in self._alive():
             node.hangs = False
-        self._start(self.spark.committed + 1 + RETENTION + 2)
+        self._start(self.spark.finished + 1 + RETENTION + 2)
         self.last_batch, self._asks = True, 0
-        self._start(self.spark.committed + 2)
+        self._start(self.spark.finished + 2)
         # What nobody needs is deleted by the next start at the latest.
         for node in self._alive():
             self.kill(node, "ends with its driver")
-        self._start(self.spark.committed + 1)
+        self._start(self.spark.finished + 1)
         states = [entry.state for entry in self._entries()[:RETENTION] if entry.state is not None]
         needed = {run.name for state in states for run in state.runs}
         left = set(self.storage().names()) - needed
@@ -377,6 +377,6 @@ class World:
             self.promise(found == wanted, f"state after batch {entry.batch_id} is {found}, not {wanted}")
             shard.close()
         self.promise(
-            set(self.sink.visible) == set(range(self.spark.committed + 1)),
+            set(self.sink.visible) == set(range(self.spark.finished + 1)),
             "some batches were never published",
         )

@@ -1,7 +1,7 @@
 """A running streaming query: what the engine asks of it beyond PySpark's own interface.
 
-Spark fixes the read limit of each source when a query starts, keeps the cut and the observed metrics of the
-current batch to itself until the batch is over, and tells nobody which files it has left for later. All of it
+Spark fixes the read limit of each source when a query starts, keeps the observed metrics of the current batch
+to itself until the batch is over, and tells nobody which files it has left for later. All of it
 is there on the JVM's side, so this module asks there. Spark is pinned to one minor version because of it.
 """
 
@@ -35,15 +35,6 @@ class RunningQuery:
         self._limits: list[Limit] = []
         self.checkpoint = CheckpointFiles(checkpoint)
         self.run_id = str(query.runId)
-
-    def offsets(self, batch_id: int) -> list[Any] | None:
-        """The end of the cut of a batch: one parsed offset (or None) per source; None for no such batch."""
-        logged = self._execution.offsetLog().get(batch_id)
-        if logged.isEmpty():
-            return None
-        offsets = logged.get().offsets()
-        found = [offsets.apply(number) for number in range(offsets.size())]
-        return [json.loads(offset.get().json()) if offset.isDefined() else None for offset in found]
 
     def observed(self) -> dict[str, dict[str, Any]]:
         """The metrics observed in the batch that is running: name -> measure -> value."""

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +33,6 @@ _DEFAULTS = {
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
-    # Over TCP, rows for Python wait up to 40 ms for an acknowledgement of those before.
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
@@ -53,6 +51,8 @@ _DEFAULTS = {
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
 _TASK_FAILURES = 2
+_LAST_WORDS = 1000
+"""Milliseconds that a Python worker gets to end."""
 
 
 def start(
@@ -97,17 +97,29 @@ def start(
 
 def stop(spark: SparkSession) -> None:
     """Stop Spark. What its Python workers say of sockets that it has closed is not shown."""
-    with suppress(Exception):  # Spark may be gone.
-        _mute(spark)
-    spark.stop()
+    with ExitStack() as stack:
+        with suppress(Exception):  # Java may be gone.
+            stack.enter_context(_muted(spark))
+        spark.stop()
 
 
-def _mute(spark: SparkSession) -> None:
-    """Have Java throw away what it would write to standard error, its own and that of its workers."""
+@contextmanager
+def _muted(spark: SparkSession) -> Iterator[None]:
+    """Have Java throw away what it would write to standard error, its own and that of Python workers, until
+    the block is over and the workers have ended: this process may start Spark again in the same Java."""
     java: Any = spark._jvm.java  # type: ignore[union-attr]
     target = java.lang.Class.forName("java.io.FilterOutputStream").getDeclaredField("out")
     target.setAccessible(True)
+    shown = target.get(java.lang.System.err)
     target.set(java.lang.System.err, java.io.OutputStream.nullOutputStream())
+    try:
+        yield
+    finally:
+        with suppress(Exception):
+            for thread in java.lang.Thread.getAllStackTraces().keySet():
+                if thread.getName().startswith("stderr reader for"):
+                    thread.join(_LAST_WORDS)
+            target.set(java.lang.System.err, shown)
 
 
 def _ignore_hangup(spark: SparkSession) -> None:

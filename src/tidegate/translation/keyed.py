@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
@@ -13,11 +14,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from tidegate.operators.kit.user_function import spark_schema
 from tidegate.operators.operator import Operator
 from tidegate.rescale.route import Route
+from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.frames import int_array
-from tidegate.spark.partial_aggregate import within_partitions
+from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
 from tidegate.state.table.table import HASH
 from tidegate.state.task.assignment import Assignment
-from tidegate.translation.task import PARTITION, task
+from tidegate.translation.task import PARTITION, Task
 
 
 def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -34,29 +36,41 @@ def applied(
 
     `rows` are narrowed, and up to `delay` microseconds behind the watermark.
     """
+    placed, columns = _placed(operator, rows, assignment.route, in_place=in_place, marked=marked)
+    task = Task(operator, assignment, columns, marked=marked, delay=delay)
+    return operator.finish(map_in_arrow(placed, columns.names, task, spark_schema(operator.output)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What is the same in every batch on one route."""
+
+    route: Route
+    columns: pa.Schema
+    """Of arranged rows: Spark takes a while to tell."""
+    plan: PreparedAggregate | None
+
+
+_prepared: WeakKeyDictionary[Operator, _Prepared] = WeakKeyDictionary()
+
+
+def _placed(
+    operator: Operator, rows: DataFrame, route: Route, *, in_place: bool, marked: bool
+) -> tuple[DataFrame, pa.Schema]:
+    """The rows of a step, arranged and where its tasks need them, and their columns."""
+    known = _prepared.get(operator)
+    if known is not None and known.plan is not None and known.route == route:
+        return known.plan.of(rows), known.columns
     arranged = operator.arrange(rows, within_partitions)
-    route = assignment.route
     target = _partition(route)
     if marked:
         arranged = _with_markers(arranged, route.parallelism)
         target = F.coalesce(F.col(PARTITION), target)
-    columns = _columns(operator, arranged)
+    columns = known.columns if known else to_arrow_schema(arranged.schema, timezone="UTC")
     placed = arranged if in_place else arranged.repartitionById(route.parallelism, target)
-    # By position: the names of state columns hold dots, which Spark would take for fields of structs.
-    placed = placed.toDF(*(f"c{place}" for place in range(len(columns))))
-    run = task(operator, assignment, columns, marked=marked, delay=delay)
-    return operator.finish(placed.mapInArrow(run, spark_schema(operator.output)))
-
-
-_known: WeakKeyDictionary[Operator, pa.Schema] = WeakKeyDictionary()
-
-
-def _columns(operator: Operator, arranged: DataFrame) -> pa.Schema:
-    """The columns of arranged rows. They are the same in every batch, and Spark takes a while to tell."""
-    found = _known.get(operator)
-    if found is None:
-        found = _known[operator] = to_arrow_schema(arranged.schema, timezone="UTC")
-    return found
+    plan = PreparedAggregate(placed) if operator.aggregates and not marked else None
+    _prepared[operator] = _Prepared(route, columns, plan)
+    return placed, columns
 
 
 @lru_cache(maxsize=16)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,36 +18,37 @@ from tidegate.translation.delay import DelayedState
 PARTITION = "_partition"
 """Says which partition a row belongs to, in rows that are there only to say so; null in all others."""
 
-Task = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The function of one keyed step in one batch, for `mapInArrow`. It is pickled into every task."""
 
-def task(
-    operator: Operator, assignment: Assignment, arranged: pa.Schema, *, marked: bool, delay: int
-) -> Task:
-    """The function of one keyed step in one batch, for `mapInArrow`. `arranged` are the columns it gets, and
-    `delay` is how far its rows may be behind the watermark, in microseconds.
+    operator: Operator
+    assignment: Assignment
+    arranged: pa.Schema
+    """The columns that it gets."""
+    marked: bool
+    """Whether Spark numbers the partitions of a union anew. There each partition gets a row that tells it its
+    own number; elsewhere Spark's number is the partition's."""
+    delay: int
+    """Microseconds that its rows may be behind the watermark."""
 
-    Spark numbers the partitions of a union anew. There (`marked`) each partition gets a row that tells it its
-    own number; elsewhere Spark's number is the partition's.
-    """
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import SparkFiles
 
+        operator, assignment = self.operator, self.assignment
         faults.adopt(assignment.faults)
         faults.enter("executor")
         batch_id = assignment.ticket.batch_id
         faults.reach("task.begin", batch_id)
-        rows, partition = _gathered(batches, arranged, marked=marked)
+        rows, partition = _gathered(batches, self.arranged, marked=self.marked)
         state = TaskState(assignment, partition, Path(SparkFiles.getRootDirectory()))
-        seen = DelayedState(state, delay) if delay else state
-        result = operator.apply(rows, seen, assignment.time.delayed(delay))
+        seen = DelayedState(state, self.delay) if self.delay else state
+        result = operator.apply(rows, seen, assignment.time.delayed(self.delay))
         faults.reach("task.fetched", batch_id)
         state.stage(operator.tables, result.late)
         faults.reach("task.staged", batch_id)
         yield from result.rows.select(operator.output.names).cast(operator.output).to_batches(65_536)
-
-    return run
 
 
 def _gathered(

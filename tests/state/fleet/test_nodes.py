@@ -85,6 +85,18 @@ def test_a_node_at_the_address_of_the_old_owner_is_not_sent_to_itself() -> None:
     assert told == [{}]
 
 
+def test_an_old_owner_whose_address_another_node_has_taken_is_not_asked() -> None:
+    """It has died, and that node has not got its state, though nobody has noticed yet."""
+    told: list[Any] = []
+    mine = nodes(told)
+    mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
+    now = Provider()
+    now.nodes = (*mine._provider.nodes, NodeHandle("new", "a", next(pids)))
+    mine._provider = now
+    mine.begin(1, Ticket(1, 0, 1), None)
+    assert told == [{}]
+
+
 def test_without_a_log_the_state_of_such_an_owner_is_lost() -> None:
     mine = nodes([], durable=False)
     mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)

@@ -30,6 +30,7 @@ class Grouping(Operator):
     columns: tuple[str, ...]
     """The other columns of the input that are read."""
     partials: Partials
+    aggregates = True
     within: ClassVar[tuple[str, ...]] = ()
     """What rows are aggregated by before the shuffle, besides their key."""
 

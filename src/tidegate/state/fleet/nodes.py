@@ -339,14 +339,20 @@ class Nodes:
     def _origins(self, node: int) -> Mapping[str, Groups]:
         """Where a node gets the state of its groups from. An old owner may have died since: then only the
         log has that state, if there is one."""
-        origins, known = self._switch.origins.get(node, {}), set(self._provider.nodes)
+        origins = self._switch.origins.get(node, {})
         for owner, groups in origins.items():
             self._check_not_lost(owner, groups)
-        return {owner.address: groups for owner, groups in origins.items() if owner in known}
+        return {owner.address: groups for owner, groups in origins.items() if self._may_live(owner)}
+
+    def _may_live(self, owner: NodeHandle) -> bool:
+        """Whether an owner of state is still a node of this run, and no other one has taken its address: that
+        one does not have the state, and would ask itself for it."""
+        nodes = self._provider.nodes
+        return owner in nodes and all(node == owner or node.address != owner.address for node in nodes)
 
     def _check_not_lost(self, owner: NodeHandle, groups: Groups) -> None:
         """Raise StateLostError when the state of these groups went with its owner."""
-        if not self.durable and owner not in self._provider.nodes:
+        if not self.durable and not self._may_live(owner):
             raise StateLostError(
                 f"the state of key groups {show_groups(groups)} was in the memory of {owner.name} alone, as "
                 "state.durable is off, and is lost with it; start with a new checkpoint"
