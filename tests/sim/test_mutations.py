@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidegate.batch import protocol, shell
+from tidegate.batch import protocol
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.protocol import BatchProtocol
 from tidegate.disk import Disk, File
@@ -223,17 +223,6 @@ def spark_is_taken_at_its_word(patch: Patch) -> None:
     patch.setattr(drivers, "reconcile", lambda spark, last, sources: None)
 
 
-def what_spark_has_lost_is_planned_anew(patch: Patch) -> None:
-    """With another end, though the batch is committed."""
-
-    def emptied(self: CheckpointFiles, batch_id: int, starts: Any, ends: Any) -> None:
-        for name in self.disk.names(self.folder / "offsets"):
-            self.disk.remove(self.folder / "offsets" / name)
-
-    patch.setattr(CheckpointFiles, "rebuild", emptied)
-    patch.setattr(shell, "check_cut", lambda batch_id, cut, last, committed: None)
-
-
 def dead_nodes_are_not_replaced(patch: Patch) -> None:
     patch.setattr(Nodes, "heal", lambda self: 0)
 
@@ -294,7 +283,6 @@ MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
     (names_of_runs_are_not_synced, False),
     (what_spark_writes_is_not_synced, False),
     (spark_is_taken_at_its_word, False),
-    (what_spark_has_lost_is_planned_anew, False),
     (dead_nodes_are_not_replaced, False),
     (the_hot_key_cache_is_always_valid, False),
     (writes_since_a_move_are_overlooked, True),
