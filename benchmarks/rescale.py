@@ -178,7 +178,7 @@ def toured(
             target=_guide, args=(tour, checkpoint, strategies, rate, path, after), daemon=True, name="guide"
         )
         guide.start()
-        _pipeline(keys, rate, live).run(
+        pipeline(keys, rate, live).run(
             config=_config(checkpoint, {"state.nodes": 1, "admission.initial_rows": 200_000}),
             listeners=[hear],
         )
@@ -231,16 +231,16 @@ def _settled(client: ControlClient, number: int) -> None:
         time.sleep(0.5)  # The driver answers, which has batches to run.
 
 
-def _pipeline(keys: int, rate: float | None, live: Keys | None = None) -> tg.Pipeline:
+def pipeline(keys: int, rate: float | None, live: Keys | None = None) -> tg.Pipeline:
     p = tg.Pipeline("rescale")
     first = p.source(tg.sources.Sensors(sensors=keys, rate=None, rows=keys))
     then = p.source(tg.sources.Sensors(sensors=keys, rate=rate, keys=live or tg.sources.Uniform(), seed=1))
-    both = first.union(then).with_column("payload", _payload())
+    both = first.union(then).with_column("payload", payload())
     both.key_by("id").aggregate(n=tg.agg.count(), payload=tg.agg.max("payload")).sink(tg.sinks.Discard())
     return p
 
 
-def _payload() -> str:
+def payload() -> str:
     return f"repeat(cast(id as string), {PAYLOAD} div length(cast(id as string)))"
 
 
@@ -261,7 +261,7 @@ def _capacity(duration: float) -> float:
     common: with more of those it could do more."""
     told: list[tg.BatchProgress] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        _pipeline(1_000_000, None).run(
+        pipeline(1_000_000, None).run(
             config=_config(Path(folder) / "c", {"state.nodes": 1, **_KEPT}),
             listeners=[told.append],
             duration=duration,
@@ -293,7 +293,7 @@ def _sparks_gap(spark: SparkSession, keys: int, rate: float) -> tuple[float, flo
 
         def query() -> StreamingQuery:
             first, then = (source.load(spark, parallelism=2, first_rows=None) for source in sources)
-            rows = first.unionByName(then).selectExpr("id", f"{_payload()} as payload")
+            rows = first.unionByName(then).selectExpr("id", f"{payload()} as payload")
             return (
                 rows.groupBy("id")
                 .agg({"payload": "max", "*": "count"})
@@ -367,7 +367,7 @@ def _idle(spark: SparkSession, *, quick: bool, only: str, plot: Path | None) -> 
 def _throughput(*, enabled: bool, duration: float) -> float:
     told: list[tg.BatchProgress] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        _pipeline(100_000, None).run(
+        pipeline(100_000, None).run(
             config=_config(Path(folder) / "c", {"control.enabled": enabled, **_KEPT}),
             listeners=[told.append],
             duration=duration,

@@ -6,7 +6,8 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,12 @@ import tidegate as tg
 from benchmarks.comparison import Sample, cpu_seconds
 from benchmarks.ticks import Ticks
 from tidegate import config
+from tidegate.spark import session
 
 Declare = Callable[[tg.Pipeline], tg.Stream]
 CORES = 2
+_FILE_MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
+_CHECKPOINTING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 
 def ours(
@@ -85,8 +89,13 @@ def peer(
     mode: str,
     batches: int,
     warm: int = 2,
+    our_files: bool = False,
 ) -> Sample:
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+    """A query of Spark's own. Its checkpoint is written as Spark does without further settings; with
+    `our_files`, as Tidegate has Spark write its own."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, ExitStack() as stack:
+        if not our_files:
+            stack.enter_context(_files_by_default(spark))
         before = cpu_seconds()
         rows = declare(source.load(spark, parallelism=CORES, first_rows=None))
         query = (
@@ -110,6 +119,19 @@ def peer(
         used / (total / 1e6),
         {"batch_seconds_p99": times[-1]},
     )
+
+
+@contextmanager
+def _files_by_default(spark: SparkSession) -> Iterator[None]:
+    """Spark's checkpoints are written as if nobody had set anything."""
+    session.write_checksums(spark, True)
+    try:
+        with session.changed(
+            spark, {_FILE_MANAGER: f"{_CHECKPOINTING}.FileContextBasedCheckpointFileManager"}
+        ):
+            yield
+    finally:
+        session.write_checksums(spark, False)
 
 
 def wait_for(query: StreamingQuery, reached: Callable[[], bool]) -> None:

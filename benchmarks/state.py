@@ -36,11 +36,11 @@ from tidegate.ledger.records import Entry
 from tidegate.spark import session
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import open_storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import DUE, GONE, HASH, NEVER, StateTable
 from tidegate.state.wire.client import NodeClient, client_for
 from tidegate.state.wire.commands import Begin
+from tidegate.storage.place import open_storage
 
 ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -472,7 +472,7 @@ def _started(log: str, backend: str) -> Iterator[tuple[NodeClient, int]]:
         ) as nodes,
     ):
         node = nodes.nodes[0]
-        yield client_for(node.address, token=nodes.token, pipeline="ours", timeout=600.0), node.pid
+        yield client_for(node.address, security=nodes.security, pipeline="ours", timeout=600.0), node.pid
 
 
 def _node_pids() -> list[int]:

@@ -1,6 +1,8 @@
 """The map job of the 2024 autoscaling evaluation: 100,000 sensors, some computing for each record.
 
-tidegate run examples/map_job.py --for "60 seconds"
+It keeps no state, and can be rescaled all the same:
+
+tidegate run examples/map_job.py --for "60 seconds" --at "30 seconds: parallelism=4"
 """
 
 import numpy as np

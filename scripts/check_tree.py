@@ -18,23 +18,26 @@ ROOMS = frozenset(
         "cluster",
         "config",
         "control",
+        "lab",
         "ledger",
         "operators",
         "pipeline",
         "rescale",
         "run",
+        "security",
         "sim",
         "sinks",
         "sources",
         "spark",
         "state",
+        "storage",
         "testing",
         "translation",
         "view",
     ]
 )
 MODULES = frozenset({"__init__.py", "disk.py", "errors.py", "faults.py", "units.py", "py.typed"})
-STATE = frozenset({"__init__.py", "codec.py", "fleet", "log", "node", "table", "task", "wire"})
+STATE = frozenset({"__init__.py", "codec.py", "fleet", "log", "node", "supervisor", "table", "task", "wire"})
 """What is in `state`: rooms, and how values are written in all of them."""
 WITHOUT_SOURCE = frozenset({"soak"})
 """Folders of tests that belong to no room."""

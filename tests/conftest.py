@@ -18,6 +18,7 @@ from tests.java import DRIVER_JAVA, SMALL
 from tidegate import config
 from tidegate.run.progress import Listener
 from tidegate.run.summary import Summary
+from tidegate.testing.servers import S3
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +102,31 @@ def kafka_bootstrap() -> Iterator[str]:
 
     with kafka() as bootstrap:
         yield bootstrap
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3]:
+    """An S3-speaking server for all tests that ask for one."""
+    from tidegate.testing.servers import s3
+
+    with s3() as server:
+        yield server
+
+
+@pytest.fixture
+def s3_place(s3_server: S3, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place in the bucket that no other test has, with the credentials for it in the environment."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_server.bucket}/{request.node.name}"
+
+
+@pytest.fixture
+def s3_tasks(s3_place: str, s3_server: S3, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same, with the credentials in the environment of tasks, too, as that of their executor has them."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setitem(spark.sparkContext.environment, name, value)
+    return s3_place
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -74,6 +75,10 @@ class Disk:
         """That there is none is fine."""
         path.unlink(missing_ok=True)
 
+    def remove_all(self, folder: Path) -> None:
+        """A folder and what is in it, as far as that can be. That there is none is fine."""
+        shutil.rmtree(folder, ignore_errors=True)
+
     def sync_file(self, path: Path) -> None:
         """What a file holds outlives a power cut, whoever wrote it."""
         self.sync_folder(path)
@@ -87,10 +92,10 @@ class Disk:
             os.close(handle)
 
     def names(self, folder: Path) -> list[str]:
-        """All names in a folder, in any order; none when it is not there."""
+        """The names of all files in a folder, in any order; none when it is not there."""
         try:
             with os.scandir(folder) as entries:
-                return [entry.name for entry in entries]
+                return [entry.name for entry in entries if not entry.is_dir()]
         except FileNotFoundError:
             return []
 

@@ -51,6 +51,10 @@ class ConfigError(TidegateError, ValueError):
     """A configuration key or value that cannot be used. Operator action: see `tidegate config`."""
 
 
+class SecurityError(ConfigError):
+    """A secret, key or certificate that cannot be used. Operator action: as the message says."""
+
+
 class CheckpointError(TidegateError, RuntimeError):
     """A checkpoint that this pipeline cannot be resumed from.
 
@@ -95,11 +99,31 @@ class StateLostError(StateError):
     """
 
 
+class StorageError(TidegateError, OSError):
+    """A folder or an object store that cannot be read or written to. Operator action: as the message says."""
+
+
+class MissingFileError(StorageError, FileNotFoundError):
+    """A file that should be in a folder or an object store is not there.
+
+    Operator action: restore it, or start from a savepoint.
+    """
+
+
 class NodeError(TidegateError, ConnectionError):
     """A state node does not answer. Operator action: none; it is replaced and the batch tried again."""
 
     def __init__(self, message: str, *, node: str) -> None:
         self.node = node
+        super().__init__(message)
+
+
+class HostError(TidegateError, ConnectionError):
+    """A machine on which a state node was to start does not answer. Operator action: none while there are
+    others; else see that one can be reached."""
+
+    def __init__(self, message: str, *, host: str) -> None:
+        self.host = host
         super().__init__(message)
 
 
@@ -185,6 +209,10 @@ class ControlError(TidegateError, RuntimeError):
 
 class ClusterError(TidegateError, RuntimeError):
     """A cluster that does not start, or cannot do what is asked. Operator action: as the message says."""
+
+
+class LabError(TidegateError, RuntimeError):
+    """The lab cannot do what is asked on this machine. Operator action: as the message says."""
 
 
 def _tell(error: Exception, story: Sequence[str]) -> None:

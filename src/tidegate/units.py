@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them."""
+"""Durations, sizes and bandwidths as people write them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _BYTES: dict[str, int] = {
     **{f"{unit}i{b}": 1024**power for power, unit in enumerate("kmgt", 1) for b in ("", "b")},
     **{f"{unit}b": 1000**power for power, unit in enumerate("kmgt", 1)},
 }
+_BITS = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -40,7 +41,7 @@ def seconds(text: str | timedelta) -> float:
     """
     if isinstance(text, timedelta):
         return text.total_seconds()
-    match = _DURATION.fullmatch(text)
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None or match[2].lower() not in _SECONDS:
         raise DurationError(f"{text!r} is not a duration; write it like '4 seconds' or '250 ms'")
     return round(float(match[1]) * _SECONDS[match[2].lower()], 6)
@@ -59,3 +60,18 @@ def size(text: str) -> int:
     if match is None or match[2].lower() not in _BYTES:
         raise SizeError(f"{text!r} is not a size; write it like '512m', '2 GiB' or '200 MB'")
     return round(float(match[1]) * _BYTES[match[2].lower()])
+
+
+def bandwidth(text: str) -> int:
+    """A bandwidth in bits per second.
+
+    >>> bandwidth("100 Mbit"), bandwidth("1.5 Gbit")
+    (100000000, 1500000000)
+    >>> bandwidth("fast")
+    Traceback (most recent call last):
+    tidegate.errors.SizeError: 'fast' is not a bandwidth; write it like '100 Mbit' or '1 Gbit' (per second)
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2].lower() not in _BITS:
+        raise SizeError(f"{text!r} is not a bandwidth; write it like '100 Mbit' or '1 Gbit' (per second)")
+    return round(float(match[1]) * _BITS[match[2].lower()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,24 +62,50 @@ def test_a_batch_takes_at_most_twice_the_target_if_only_its_rows_cost(seconds: f
     assert calm.limit <= min(2 * 1_000 * 0.9 / seconds, 20 * 1_000)
 
 
-@pytest.mark.parametrize("capacity", [40_000, 250_000, 1_000_000, 4_000_000])
-@pytest.mark.parametrize("slow", [(1.5, 0.4, 0.1), (4.0, 1.0, 0.5, 0.3)])
+@pytest.mark.parametrize("capacity", [40_000, 250_000, 1_000_000, 4_000_000, 12_400_000])
+@pytest.mark.parametrize("fixed", [0.1, 0.2])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "slow", [(1.5, 0.4, 0.1), (2.5, 0.3), (1.5, 0.6, 0.4, 0.3, 0.2), (4.0, 1.0, 0.5, 0.3)]
+)
 def test_lag_at_half_of_the_capacity_is_gone_within_five_batches_after_the_first(
-    capacity: int, slow: tuple[float, ...]
+    capacity: int, fixed: float, noise: float, slow: tuple[float, ...]
 ) -> None:
     """Batches have a fixed part, and the first ones are slower by what a cold machine costs."""
-    fixed, per_row = 0.2, 0.8 / capacity
+    vary = random.Random(1)
+    per_row = (0.9 - fixed) / (0.9 * capacity)
     admission, lags = start(), []
-    arrived, taken = capacity / 2.0, 0
+    now, taken = 0.5, 0
     for number in range(12):
-        rows = min(int(arrived) - taken, admission.limit)
+        arrived = int(now * capacity / 2)
+        rows = min(arrived - taken, admission.limit)
         seconds = fixed + rows * per_row + (slow[number] if number < len(slow) else 0.0)
+        seconds *= vary.uniform(1 - noise, 1 + noise)
         taken += rows
-        lags.append(int(arrived) - taken)
+        lags.append((arrived - taken) / (capacity / 2))
         admission = admission.observe(rows, seconds)
-        arrived += max(seconds, 1.0) * capacity / 2
-    assert lags[0] > 0
-    assert lags[5:] == [0] * len(lags[5:])
+        now = max(now + seconds, math.floor(now) + 1.0)  # Batches begin at full seconds, if they keep up.
+    assert max(lags) > 0.2
+    # As `benchmarks.start` counts: what arrives while a batch is planned is lag, too.
+    assert max(lags[5:]) < 0.2
+
+
+@pytest.mark.parametrize("per_row", [2e-4, 5e-5, 1e-5, 1e-6])
+@pytest.mark.parametrize("fixed", [0.05, 0.2])
+@pytest.mark.parametrize("slow", [(), (2.5, 0.6, 0.2)])
+def test_no_batch_of_a_start_takes_longer_than_the_longest_and_later_ones_keep_to_the_target(
+    per_row: float, fixed: float, slow: tuple[float, ...]
+) -> None:
+    cold = iter(slow)
+    admission, times = overloaded(start(), lambda rows: fixed + rows * per_row + next(cold, 0.0), 30)
+    assert max(times) <= admission.longest
+    assert max(times[7:]) <= 2.5  # What the first limit takes.
+    assert max(times[13:]) <= 1.2 * admission.seconds
+
+
+def test_a_first_limit_that_takes_far_too_long_is_not_tried_again_and_again() -> None:
+    _, times = overloaded(start(limit=10_000), lambda rows: 0.05 + rows * 1e-3, 20)
+    assert sum(seconds > 5 for seconds in times) == 2
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
@@ -167,3 +194,11 @@ def test_rows_that_cost_a_lot_are_fewer_once_a_second_batch_says_so() -> None:
     assert first.limit == pytest.approx(10_000, rel=0.2)
     assert start(limit=10_000).observe(8, 100.0).limit == 10_000
     assert first.observe(first.limit, 100.0 * first.limit / 10_000).limit < 1_000
+
+
+def test_only_where_enough_rows_wait_is_a_longer_batch_needed() -> None:
+    busy, _ = overloaded(start(), lambda rows: 0.8 + rows * 1e-6, 30)
+    assert busy.catching_up(busy.limit) == busy.seconds > 0.9
+    assert busy.catching_up(busy.limit / 10) is None
+    quick, _ = overloaded(start(), lambda rows: rows * 1e-6, 30)
+    assert quick.catching_up(quick.limit) is None

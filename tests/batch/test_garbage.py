@@ -9,7 +9,7 @@ import pyarrow as pa
 from tidegate.batch.garbage import Garbage
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.storage import Local
+from tidegate.storage.local import Local
 
 RETENTION = 3
 

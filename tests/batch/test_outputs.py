@@ -123,7 +123,7 @@ def test_dead_letters_are_compacted(tmp_path: Path) -> None:
     local: Any = SimpleNamespace(sparkContext=SimpleNamespace(master="local[2]"))
     p = tg.Pipeline("broken")
     p.source(tg.sources.Files(tmp_path, schema="id bigint")).sink(tg.sinks.Discard())
-    with Outputs.opened(p.plan(), local, tmp_path / "dead") as outputs:
+    with Outputs.opened(p.plan(), local, str(tmp_path / "dead")) as outputs:
         (writer,) = (outputs.writers[source] for source in p.plan().sources)
         assert isinstance(writer, _Writer)
         assert writer._compaction.target is not None

@@ -11,7 +11,7 @@ import pytest
 
 from tidegate.batch.reconciliation import check_cut, reconcile
 from tidegate.disk import Disk
-from tidegate.errors import CheckpointError
+from tidegate.errors import CheckpointError, FencedError
 from tidegate.ledger.records import Cut, Entry
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
@@ -116,6 +116,35 @@ def test_torn_leftovers_of_a_first_batch_are_removed(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"")
     reconcile(spark, None, NAMES)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_a_list_beyond_a_lost_one_is_removed(spark: CheckpointFiles) -> None:
+    """Spark would stumble over the gap. What the list names is read again, since it is in no batch."""
+    write(spark.folder / "sources/1/4", {"path": "file-4", "batchId": 4})
+    reconcile(spark, entry(2), NAMES)
+    assert sorted(path.name for path in (spark.folder / "sources/1").glob("[0-9]*")) == ["0", "1", "2"]
+
+
+def test_a_driver_that_was_replaced_removes_no_list_of_another_one(spark: CheckpointFiles) -> None:
+    log = spark.folder / "sources/1/3"
+    log.write_bytes(b"")
+
+    def check_newest() -> None:
+        raise FencedError("another driver has taken over")
+
+    rename = spark.disk.rename
+
+    class Late(Disk):
+        def rename(self, source: Path, target: Path) -> None:
+            write(log, {"path": "file-3", "batchId": 3})
+            rename(source, target)
+
+    with pytest.raises(FencedError):
+        reconcile(CheckpointFiles(spark.folder, Late()), entry(2), NAMES, check_newest=check_newest)
+    assert b"file-3" in log.read_bytes()
+    assert not [
+        path for path in log.parent.iterdir() if path.name.startswith(".3.") and path.suffix != ".crc"
+    ]
 
 
 def test_a_torn_commit_is_removed(spark: CheckpointFiles) -> None:

@@ -46,8 +46,8 @@ def test_help_lists_every_command() -> None:
     listed = [
         line.split()[0] for line in answer.stdout.partition("Commands:")[2].splitlines() if line.strip()
     ]
-    commands = ["run", "show", "generate", "state", "savepoint", "sim", "config", "doctor", "version"]
-    commands += ["status", "plan", "scale", "rebalance", "history", "stop"]
+    commands = ["run", "show", "generate", "state", "savepoint", "sim", "lab", "config", "doctor"]
+    commands += ["version", "status", "plan", "scale", "rebalance", "history", "stop", "node"]
     assert sorted(listed) == sorted(commands)
 
 

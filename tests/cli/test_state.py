@@ -21,13 +21,14 @@ from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
-from tidegate.run.checkpoint import open_log
+from tidegate.run.checkpoint import Checkpoint, open_log
 from tidegate.run.inspection import Inspection
 from tidegate.run.savepoint import save
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Local, Remote
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import NEVER, StateTable
+from tidegate.storage.local import Local
+from tidegate.storage.remote import Remote
 from tidegate.testing import servers
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def merged(tmp_path: Path) -> Path:
             pass
     shard.close()
     (folder / "pipeline.json").write_text('{"pipeline": "merged", "sources": []}')
-    open_log(folder, None)
+    open_log(Checkpoint.at(folder), None)
     return folder
 
 
@@ -282,7 +283,7 @@ def test_verify_finds_runs_that_are_missing_or_short(checkpoint: Path) -> None:
     (checkpoint / "state" / short.name).write_bytes(content[:-100])
     result = tidegate("state", "verify", checkpoint)
     assert result.exit_code == 1
-    assert f"run {missing.name} is not in" in result.stderr
+    assert f"{missing.name} is not in" in result.stderr
     assert f"run {short.name} has" in result.stderr
 
 
@@ -339,7 +340,7 @@ def test_verify_misses_the_place_of_the_log(checkpoint: Path, tmp_path: Path) ->
     save(checkpoint, tmp_path / "saved", settle=0)
     assert tidegate("state", "verify", tmp_path / "saved").exit_code == 0, "no run has used it"
     (checkpoint / "state.json").unlink()
-    assert "state.json cannot be read: [Errno 2]" in problems(checkpoint)
+    assert "state.json is missing" in problems(checkpoint)
 
 
 def test_verify_compares_what_spark_says_of_a_batch_with_the_ledger(checkpoint: Path) -> None:

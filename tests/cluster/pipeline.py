@@ -1,4 +1,4 @@
-"""A counting pipeline as `tidegate run` runs it, and Spark's own record of what its executors did."""
+"""A pipeline as `tidegate run` runs it, and Spark's own record of what its executors did."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from tests.run.steering import settings
 from tidegate.control.client import ControlClient
 from tidegate.rescale.model import Ask, Rescale
 
-_PIPELINE = """
+_COUNTING = """
 from pathlib import Path
 from tests.run.steering import counting
 
 p = counting(Path("out"))
 """
+MAPPING = """
+from pathlib import Path
+from tests.rescale.test_sources import pipeline
+from tests.run.readings import sensors
+from tests.run.steering import MANY
+
+p = pipeline(sensors(MANY), Path("out"), name="count")
+"""
+"""The same sensors, without state."""
 _SETTINGS = {
     **{name.replace("__", "."): value for name, value in settings().items()},
     "cluster.workers": 1,
@@ -40,9 +49,9 @@ Event = dict[str, Any]
 class Pipeline(Child):
     """`tidegate run` with all of its files in `folder`."""
 
-    def __init__(self, folder: Path, **more: object) -> None:
+    def __init__(self, folder: Path, script: str = _COUNTING, **more: object) -> None:
         self._folder = folder
-        (folder / "count.py").write_text(_PIPELINE)
+        (folder / "count.py").write_text(script)
         (folder / "events").mkdir()
         overrides = {**_SETTINGS, **{name.replace("__", "."): value for name, value in more.items()}}
         overrides["spark.conf.spark.eventLog.dir"] = (folder / "events").as_uri()
@@ -57,7 +66,11 @@ class Pipeline(Child):
 
     def rescale(self, size: int) -> Rescale:
         """Have so many nodes and partitions; returns when the state is where it belongs."""
-        asked = self.client.apply(Ask(nodes=size, parallelism=size))
+        return self.apply(Ask(nodes=size, parallelism=size))
+
+    def apply(self, ask: Ask) -> Rescale:
+        """Returns when the rescale is over."""
+        asked = self.client.apply(ask)
         await_that(lambda: self.client.rescale(asked.number).over, "the rescale is over", told=self.said)
         rescale = self.client.rescale(asked.number)
         assert rescale.phase != "failed", f"{rescale.why}; {self.said()}"

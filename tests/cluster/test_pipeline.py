@@ -1,4 +1,4 @@
-"""A stateful pipeline whose executors come and go with its parallelism, by the control API alone."""
+"""Pipelines whose executors come and go with their parallelism, by the control API alone."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from tests.cluster.kit import await_that
-from tests.cluster.pipeline import Event, Pipeline
-from tests.run.steering import assert_counted
-from tidegate.rescale.model import Rescale
+from tests.cluster.pipeline import MAPPING, Event, Pipeline
+from tests.rescale.test_sources import assert_all_sent, tasks
+from tests.run.readings import read, sensors
+from tests.run.steering import MANY, assert_counted
+from tidegate.rescale.model import Ask, Rescale
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -118,3 +120,21 @@ def test_the_output_is_that_of_an_undisturbed_run(story: Story) -> None:
 
 def _is_by(event: Event, executor: str) -> bool:
     return bool(event["Task Info"]["Executor ID"] == executor)
+
+
+def test_executors_of_a_pipeline_without_state_come_and_go(tmp_path: Path) -> None:
+    with Pipeline(tmp_path, MAPPING) as running:
+        running.await_first()
+        (first,) = running.executors()
+        assert running.apply(Ask(parallelism=2)).nodes == (0, 0)
+        await_that(lambda: len(running.executors()) == 2, "a second executor comes", told=running.said)
+        (added,) = running.executors() - {first}
+        await_that(lambda: len(running.tasks(added)) > 1, "it has tasks of batches", told=running.said)
+        running.apply(Ask(parallelism=1))
+        await_that(lambda: len(running.executors()) == 1, "one executor leaves", told=running.said)
+        running.await_more()
+        running.stop()
+        batches = running.batches()
+    out = read(tmp_path / "out")
+    assert_all_sent(out, sensors(MANY), sum(batch["rows_in"] for batch in batches))
+    assert {*tasks(out).values()} == {1, 2}

@@ -131,11 +131,11 @@ def test_a_section_must_be_a_section() -> None:
         ("engine.interval", "4 lightyears", "a duration like '4 seconds' or '250 ms', more than zero", None),
         ("engine.interval", "0 seconds", "a duration like '4 seconds' or '250 ms', more than zero", None),
         ("engine.interval", 4, "a duration like '4 seconds' or '250 ms', more than zero", "the number 4"),
-        ("engine.checkpoint", "x/{name}", "a folder; {pipeline} in it is the name", None),
+        ("engine.checkpoint", "x/{name}", "a folder or a URL; {pipeline} in it is the name", None),
         ("admission.target", 1.5, "a number above 0, at most 1", "the number 1.5"),
         ("admission.enabled", "yes", "true or false", "the text 'yes'"),
         ("engine.tries", True, "a whole number, 1 or more", "true"),
-        ("dead_letters.path", 5, "a folder, or none", "the number 5"),
+        ("dead_letters.path", 5, "a folder or an address like s3://bucket/path, or none", "the number 5"),
         (
             "state.bind",
             "0.0.0.0",

@@ -25,7 +25,14 @@ def test_the_file_says_where_and_who(tmp_path: Path) -> None:
     checkpoint = tmp_path / "not" / "yet"
     with ControlServer(Toy(name="counts"), checkpoint=checkpoint) as server:
         told = json.loads((checkpoint / "control.json").read_text())
-        assert told == {"url": server.url, "token": server.token, "pid": os.getpid(), "pipeline": "counts"}
+        assert told == {
+            "url": server.url,
+            "token": server.token,
+            "pid": os.getpid(),
+            "pipeline": "counts",
+            "authority": None,
+            "name": None,
+        }
         assert call(told["url"], "GET", "/status", token=told["token"])[0] == 200
 
 

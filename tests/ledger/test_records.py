@@ -16,6 +16,7 @@ from tidegate.ledger.records import Cut, Entry, Generation, decode, encode, is_e
 from tidegate.rescale.route import Route
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.table import StateTable
+from tidegate.storage.local import Local
 
 TABLE = StateTable("count", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 
@@ -141,12 +142,12 @@ def test_a_damaged_record_is_told_with_its_path(damage: dict[str, object], tmp_p
     path.write_text(json.dumps({**FORM, **damage}))
     with pytest.raises(CheckpointError, match=path.name):
         Ledger(tmp_path)
-    entries, damaged = ledger.read(tmp_path)
-    assert (entries, [found for found, _ in damaged]) == ([], [path])
+    entries, damaged = ledger.read(Local(tmp_path))
+    assert (entries, [found for found, _ in damaged]) == ([], [str(path)])
 
 
 def test_a_ledger_that_starts_with_a_batch_goes_on_after_it(tmp_path: Path) -> None:
-    ledger.start_with(tmp_path, ENTRY)
+    ledger.start_with(Local(tmp_path), ENTRY)
     copy = Ledger(tmp_path)
     copy.take_over()
     assert (copy.last, copy.generation) == (ENTRY, ENTRY.generation + 1)

@@ -57,6 +57,35 @@ def test_wrong_syntax_is_told_with_its_line_once(file: Path) -> None:
     assert str(caught.value) == f"the file failed: SyntaxError: invalid syntax (declared at {file}:2)"
 
 
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("tg.sinks.File('out')", "has no attribute 'File'; did you mean 'Files'?"),
+        (
+            "stream.join(stream)",
+            "a stream has no 'join'; did you mean 'broadcast_join' or 'interval_join' or 'window_join'?",
+        ),
+        ("stream.sink_it()", "a stream has no 'sink_it'; did you mean 'sink'?"),
+        ("stream.xyz()", "a stream has no 'xyz' "),
+        (
+            "stream.key_by('id').agregate()",
+            "has no 'agregate'; did you mean 'aggregate'?",
+        ),
+        (
+            "stream.key_by('id').window(tg.tumbling('1 s')).count()",
+            "a window has no 'count', only .aggregate",
+        ),
+    ],
+)
+def test_a_wrong_name_is_told_with_those_that_may_be_meant(file: Path, code: str, problem: str) -> None:
+    source = "stream = tg.Pipeline('p').source(tg.sources.Sensors())"
+    file.write_text(f"import tidegate as tg\n{source}\n{code}\n")
+    with pytest.raises(PipelineError) as caught:
+        load(str(file))
+    assert problem in str(caught.value)
+    assert "pipe.py:3)" in str(caught.value)
+
+
 def test_wrong_syntax_in_another_module_is_told_with_its_place(file: Path) -> None:
     (file.parent / "wrong_beside_the_pipeline.py").write_text("\n\n\nx = = 2\n")
     file.write_text("import wrong_beside_the_pipeline\n")

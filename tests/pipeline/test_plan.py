@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from inspect import currentframe
+from typing import Any
 
 import pytest
 
@@ -100,8 +101,8 @@ def test_a_cycle(out: str) -> None:
     assert (error.step, "cycle" in str(error)) == ("sink-1", True)
 
 
-@pytest.mark.parametrize("text", ["4 lightyears", "soon", "", "-1 s", "4"])
-def test_a_bad_duration(text: str) -> None:
+@pytest.mark.parametrize("text", ["4 lightyears", "soon", "", "-1 s", "4", 4])
+def test_a_bad_duration(text: Any) -> None:
     error = refused(lambda: tg.tumbling(text))
     assert (error.step, "not a duration" in str(error)) == ("tumbling window", True)
     assert error.where is not None
@@ -130,6 +131,13 @@ def test_a_keyed_step_without_key(verb: str) -> None:
     assert (error.step, "key_by" in str(error)) == (verb, True)
 
 
+@pytest.mark.parametrize("verb", ["filter", "sink", "window_join", "key_by"])
+def test_a_step_between_key_and_keyed_step(verb: str) -> None:
+    stream = readings(tg.Pipeline("keyed")).key_by("id")
+    error = refused(lambda: getattr(stream, verb))
+    assert (error.step, "call it before" in str(error)) == (verb, True)
+
+
 def test_a_key_of_no_columns() -> None:
     assert refused(readings(tg.Pipeline("keyless")).key_by).step == "key_by"
 
@@ -150,7 +158,7 @@ def test_a_window_without_event_time() -> None:
         lambda: tg.sources.Files("in", format="xml"),  # type: ignore[arg-type]
         lambda: tg.sources.Kafka("", "topic"),
         lambda: tg.sinks.Files("out", format="xml"),  # type: ignore[arg-type]
-        lambda: tg.sinks.Files("s3://bucket/out"),
+        lambda: tg.sinks.Files("ftp://host/out"),
         lambda: tg.sinks.Kafka("host:9092", ""),
         lambda: tg.sinks.Postgres("", "table"),
     ],

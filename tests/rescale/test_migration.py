@@ -185,3 +185,24 @@ def test_what_comes_twice_or_too_late_changes_nothing(late: Event) -> None:
     migration = moving()
     assert migration.handle(late) == []
     assert migration.handle(Committed(0)) == [Settle(1, 4)]
+
+
+def test_nodes_that_move_to_other_machines_are_started_first() -> None:
+    migration = on_two()
+    moving = Asked(1, route(2, 2), "hybrid", frozenset({1}))
+    assert migration.handle(moving) == [StartNodes(2, frozenset({1}))]
+    assert migration.handle(Boundary()) == []
+    assert migration.handle(Started()) == []
+    assert migration.handle(Boundary()) == [Switch(1, route(2, 2), hold=False)]
+    assert migration.handle(Committed(3)) == []
+    assert migration.handle(Committed(0)) == [Settle(1, 2)]
+
+
+def test_fewer_nodes_of_which_some_move() -> None:
+    migration = Migration(route(3), nodes=3)
+    assert migration.handle(Asked(1, route(2, 2), "hybrid", frozenset({0}))) == [
+        StartNodes(3, frozenset({0}))
+    ]
+    migration.handle(Started())
+    migration.handle(Boundary())
+    assert migration.handle(Committed(0)) == [Settle(1, 2)]

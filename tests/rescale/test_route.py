@@ -23,6 +23,14 @@ def test_a_route_comes_back_from_the_ledger_as_it_was(route: Route) -> None:
     assert Route.from_json(json.loads(json.dumps(route.to_json()))) == route
 
 
+@given(st.integers(1, 100), st.integers(1, 9))
+def test_a_route_without_key_groups_is_a_number_of_partitions(partitions: int, version: int) -> None:
+    route = Route.stateless(partitions, version=version)
+    assert (route.groups, route.nodes, route.parallelism) == (0, (), partitions)
+    assert Route.from_json(json.loads(json.dumps(route.to_json()))) == route
+    assert pickle.loads(pickle.dumps(route)) == route
+
+
 @given(routes)
 def test_each_group_is_where_the_route_says(route: Route) -> None:
     for group, (owner, place) in enumerate(zip(route.owners, route.partitions, strict=True)):

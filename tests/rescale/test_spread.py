@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import ControlError
 from tidegate.rescale.route import Move, Route, moves
-from tidegate.rescale.spread import rebalanced, respread, share
+from tidegate.rescale.spread import rebalanced, respread, resumed, share
 
 
 def routes(most: int = 48, nodes: int = 6) -> st.SearchStrategy[Route]:
@@ -42,6 +42,37 @@ def fewest(route: Route, nodes: int) -> int:
         for more in combinations(range(nodes), left_over)
     )
     return route.groups - max(kept)
+
+
+# -- without state, and the first route of a run -----------------------------------------------------------
+
+
+def test_without_key_groups_there_are_as_many_partitions_as_asked_for() -> None:
+    route = Route.stateless(2, version=5)
+    assert respread(route, nodes=0, partitions=3) == Route.stateless(3, version=6)
+    assert respread(route, nodes=0, partitions=2) is route
+    assert share(route, []) == ()
+    with pytest.raises(ControlError, match="0 partitions were asked for"):
+        respread(route, nodes=0, partitions=0)
+
+
+@pytest.mark.parametrize(
+    ("last", "groups", "partitions", "wanted"),
+    [
+        (None, 0, 2, Route.stateless(2)),
+        (None, 8, 2, Route.even(8, nodes=2, partitions=2)),
+        (Route.stateless(5, version=3), 0, 2, Route.stateless(5, version=3)),
+        (Route.stateless(5, version=3), 0, 4, Route.stateless(4, version=4)),
+        (Route.stateless(4, version=3), 8, 2, Route.even(8, nodes=2, partitions=4)),
+        (Route.stateless(4, version=3), 8, 1, Route.even(8, nodes=2, partitions=1)),
+        (Route.even(8, nodes=2, partitions=6), 0, 2, Route.stateless(6)),
+    ],
+)
+def test_a_run_resumes_with_the_parallelism_of_the_last_rescale(
+    last: Route | None, groups: int, partitions: int, wanted: Route
+) -> None:
+    """Unless another one is configured than before, which was 2; also with the first state of a pipeline."""
+    assert resumed(last, groups, (2, 2), nodes=2, partitions=partitions) == wanted
 
 
 # -- another number of nodes -------------------------------------------------------------------------------

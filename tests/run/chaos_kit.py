@@ -26,16 +26,16 @@ from tests.java import DRIVER_JAVA, SMALL
 from tidegate import config
 from tidegate.ledger.ledger import Ledger
 from tidegate.spark import session
-from tidegate.state.log.storage import open_storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.rows import encoded
+from tidegate.storage.place import open_storage
 
 NAME = "watched"
 ROWS = 200
 """Of a batch. A running count gives one row per key and batch, so batches have to be the same in all runs."""
 _TABLES = ("counts", "windows")
 _ROOT = Path(__file__).parents[2]
-_PATIENCE = 180.0
+_PATIENCE = 600.0
 """Seconds after which something that should happen is taken not to happen."""
 
 SETTINGS: Mapping[str, str | int] = {
@@ -78,14 +78,15 @@ class Left:
     """Those with rows."""
 
 
-def left(folder: Path, checkpoint: Path) -> Left:
+def left(folder: Path, checkpoint: Path | str) -> Left:
     """What is there after a run of `pipeline(folder, ...)`."""
-    last = Ledger(checkpoint / "ledger").last
+    place = open_storage(checkpoint)
+    last = Ledger(place.within("ledger")).last
     assert last is not None
     assert last.state is not None
     manifest = last.state
     with tempfile.TemporaryDirectory() as scratch:
-        shard = Shard(open_storage(str(checkpoint / "state")), name="reader", scratch=Path(scratch))
+        shard = Shard(place.within("state"), name="reader", scratch=Path(scratch))
         shard.begin(manifest, frozenset(range(manifest.groups)))
         state = {
             (table.name, group): tuple(sorted(encoded(shard.scan(table.name, frozenset({group})))))

@@ -69,7 +69,7 @@ def settled(running: Driver, folder: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    "seconds", [3, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])]
+    "seconds", [3, pytest.param(120, marks=[pytest.mark.soak, pytest.mark.timeout(5400)])]
 )
 def test_kills_of_random_parts_leave_no_trace(
     calm: Callable[[int], Left],

@@ -14,14 +14,15 @@ from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, InUseError, StateError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.run.drop import drop
 from tidegate.run.inspection import Inspection
 from tidegate.run.lock import locked
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Local
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.evolution import evolved
 from tidegate.state.table.table import NEVER, StateTable
+from tidegate.storage.local import Local
 
 KEY = pa.schema([("id", pa.int64())])
 COUNTS = StateTable("counts", "value", KEY, pa.schema([("n", pa.int64())]))
@@ -139,7 +140,7 @@ def test_one_step_after_the_other_until_nothing_is_left(checkpoint: Path) -> Non
 
 def test_nothing_is_dropped_while_a_driver_runs(checkpoint: Path) -> None:
     before = state_of(checkpoint)
-    with locked(checkpoint, take_over=False), pytest.raises(InUseError):
+    with locked(Checkpoint.at(checkpoint), take_over=False), pytest.raises(InUseError):
         drop(checkpoint, "pairs")
     assert state_of(checkpoint) == before
 

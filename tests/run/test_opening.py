@@ -17,6 +17,7 @@ from tests.run.readings import sensors
 from tidegate.control.controls import Controls
 from tidegate.errors import CheckpointError, ControlError, PipelineError, SinkError
 from tidegate.rescale.model import Ask
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.run.lock import DriverLock
 from tidegate.run.runner import Runner
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
@@ -122,7 +123,7 @@ def test_another_driver_is_shut_out_only_by_one_that_has_the_lock(run: Run, tmp_
     """What is started again in the place of the first one, which ends, finds the lock taken."""
     checkpoint, found = tmp_path / "checkpoint", []
     checkpoint.mkdir()
-    first, third = DriverLock(checkpoint), DriverLock(checkpoint)
+    first, third = DriverLock(Checkpoint.at(checkpoint)), DriverLock(Checkpoint.at(checkpoint))
 
     def first_ends() -> None:
         first.release()

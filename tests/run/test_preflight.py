@@ -13,6 +13,7 @@ from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.run import preflight
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.evolution import check_meaning
 from tidegate.state.table.table import StateTable
@@ -70,7 +71,7 @@ def test_a_sink_out_of_reach_is_told_with_its_line(folder: Path) -> None:
 
 
 def test_the_same_steps_are_fine(folder: Path, checkpoint: Path) -> None:
-    preflight.check_state(counting(folder).plan(), checkpoint)
+    preflight.check_state(counting(folder).plan(), Checkpoint.at(checkpoint))
 
 
 def test_state_that_went_with_its_nodes_is_told(folder: Path, tmp_path: Path) -> None:
@@ -78,18 +79,18 @@ def test_state_that_went_with_its_nodes_is_told(folder: Path, tmp_path: Path) ->
     ledger.take_over()
     ledger.append(Entry(0, ledger.generation, {}, {}, {}, durable=False))
     with pytest.raises(CheckpointError, match=r"state\.durable off"):
-        preflight.check_state(counting(folder).plan(), tmp_path / "lost")
+        preflight.check_state(counting(folder).plan(), Checkpoint.at(tmp_path / "lost"))
 
 
 def test_a_ledger_without_its_newest_record_is_told_and_left_as_it_is(folder: Path, checkpoint: Path) -> None:
     ledger = checkpoint / "ledger"
     (checkpoint / "spark/commits").mkdir(parents=True)
     (checkpoint / "spark/commits/0").touch()
-    preflight.check_state(counting(folder).plan(), checkpoint)
+    preflight.check_state(counting(folder).plan(), Checkpoint.at(checkpoint))
     max(ledger.glob("*.json")).unlink()
     before = sorted(ledger.iterdir())
     with pytest.raises(CheckpointError, match="newest records of the ledger are missing"):
-        preflight.check_state(counting(folder).plan(), checkpoint)
+        preflight.check_state(counting(folder).plan(), Checkpoint.at(checkpoint))
     assert sorted(ledger.iterdir()) == before
 
 
@@ -97,7 +98,7 @@ def test_a_step_that_has_changed_is_told(folder: Path, checkpoint: Path) -> None
     with pytest.raises(
         CheckpointError, match=r"aggregate-1 has changed .* had none for 'window' and now has tumbl"
     ):
-        preflight.check_state(counting(folder, window=True).plan(), checkpoint)
+        preflight.check_state(counting(folder, window=True).plan(), Checkpoint.at(checkpoint))
 
 
 def test_an_aggregate_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:
@@ -105,7 +106,7 @@ def test_an_aggregate_that_is_gone_is_told(folder: Path, checkpoint: Path) -> No
     rows = p.source(tg.sources.Files(folder, schema="id bigint")).key_by("id")
     rows.aggregate(m=tg.agg.count()).sink(tg.sinks.Discard())
     with pytest.raises(CheckpointError, match=r"had count\(\) for 'n' and now has nothing"):
-        preflight.check_state(p.plan(), checkpoint)
+        preflight.check_state(p.plan(), Checkpoint.at(checkpoint))
 
 
 def test_another_key_is_told(folder: Path, checkpoint: Path) -> None:
@@ -113,7 +114,7 @@ def test_another_key_is_told(folder: Path, checkpoint: Path) -> None:
     rows = p.source(tg.sources.Files(folder, schema="id bigint, site bigint")).key_by("site")
     rows.aggregate(n=tg.agg.count()).sink(tg.sinks.Discard())
     with pytest.raises(CheckpointError, match="had id for 'key columns' and now has site"):
-        preflight.check_state(p.plan(), checkpoint)
+        preflight.check_state(p.plan(), Checkpoint.at(checkpoint))
 
 
 def test_windows_after_a_join_with_another_delay_are_told(folder: Path) -> None:
@@ -133,4 +134,4 @@ def test_windows_after_a_join_with_another_delay_are_told(folder: Path) -> None:
 
 def test_state_of_a_step_that_is_gone_is_told(folder: Path, checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match="holds state of aggregate-1"):
-        preflight.check_state(counting(folder, name="counts").plan(), checkpoint)
+        preflight.check_state(counting(folder, name="counts").plan(), Checkpoint.at(checkpoint))

@@ -15,13 +15,14 @@ from tidegate.cli.main import app
 from tidegate.errors import CheckpointError, InUseError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.run.inspection import Inspection
 from tidegate.run.lock import locked, take_over_stopped
 from tidegate.run.reset import reset
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Local
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.table import NEVER, StateTable
+from tidegate.storage.local import Local
 
 COUNTS = StateTable("counts", "value", pa.schema([("id", pa.int64())]), pa.schema([("n", pa.int64())]))
 HOUR = 3_600_000_000
@@ -88,7 +89,7 @@ def test_what_was_closed_stays_closed_and_the_rest_stays_as_it_was(checkpoint: P
 def test_it_is_only_set_back_and_never_under_a_driver(checkpoint: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is 2100-01-01.*it can only be set back"):
         reset(checkpoint, datetime(2200, 1, 1, tzinfo=UTC))
-    with locked(checkpoint, take_over=False), pytest.raises(InUseError):
+    with locked(Checkpoint.at(checkpoint), take_over=False), pytest.raises(InUseError):
         reset(checkpoint, datetime(2026, 1, 1, tzinfo=UTC))
     assert last(checkpoint).watermark == FAR
 
@@ -97,8 +98,11 @@ def test_a_driver_that_went_on_without_the_lock_is_noticed(checkpoint: Path) -> 
     ledger, running = Ledger(checkpoint / "ledger"), Ledger(checkpoint / "ledger")
     running.take_over()
     running.append(replace(last(checkpoint), batch_id=2, generation=running.generation))
-    with pytest.raises(CheckpointError, match="a driver is running"):
-        take_over_stopped(ledger, checkpoint)
+    with (
+        locked(Checkpoint.at(checkpoint), take_over=False) as lock,
+        pytest.raises(CheckpointError, match="a driver is running"),
+    ):
+        take_over_stopped(ledger, lock)
 
 
 def test_the_command_shows_it_and_sets_it_back(checkpoint: Path) -> None:

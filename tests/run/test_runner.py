@@ -22,6 +22,7 @@ from tidegate import config
 from tidegate.errors import BatchError, CheckpointError, FencedError, ListenerError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.run.lock import locked
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ def test_a_limit_counts_for_the_very_next_batch_when_rows_wait(run: Run) -> None
     p = tg.Pipeline("prompt")
     p.source(sensors(5_000)).sink(tg.sinks.Discard())
     _, told = run(p, admission__initial_rows=1000, engine__interval="1 ms")
-    assert [batch.rows_in for batch in told[:2]] == [1000, 1000], "the first one does not count"
+    assert told[0].rows_in == 1000
+    assert told[1].rows_in <= 2000, "the first one only tells how long the second takes at most"
     assert told[2].rows_in > 1000
 
 
@@ -400,9 +402,11 @@ def test_a_driver_without_rows_ends_when_another_one_takes_over(spark: SparkSess
     settings = config.load(environ={}, overrides={"engine.checkpoint": str(tmp_path)})
     committed = Event()
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(p.run, config=settings, listeners=[lambda _: committed.set()], duration=30)
+        running = pool.submit(
+            p.run, config=settings, listeners=[lambda _: committed.set()], duration="30 seconds"
+        )
         assert committed.wait(60)
-        with locked(tmp_path, take_over=True) as lock:
+        with locked(Checkpoint.at(tmp_path), take_over=True) as lock:
             lock.claim()
             Ledger(tmp_path / "ledger").take_over()
             with pytest.raises(FencedError, match="another driver has taken over"):

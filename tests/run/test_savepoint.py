@@ -302,7 +302,7 @@ def test_where_links_are_not_possible_runs_are_copied(
         link(source, target)
 
     monkeypatch.setattr(os, "link", refuse_runs)
-    monkeypatch.setattr("tidegate.run.savepoint._PART", 1000)
+    monkeypatch.setattr("tidegate.storage.storage._PART", 1000)
     save(stopped, tmp_path / "saved")
     assert state_of(tmp_path / "saved") == state_of(stopped)
     assert all(path.stat().st_nlink == 1 for path in (tmp_path / "saved" / "state").iterdir())

@@ -12,33 +12,36 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tidegate.batch import protocol
+from tidegate.batch import protocol, shell
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.protocol import BatchProtocol
-from tidegate.disk import Disk, File
-from tidegate.ledger import ledger as ledgers
-from tidegate.ledger.atomic import create
+from tidegate.disk import File
+from tidegate.errors import StorageError
 from tidegate.ledger.ledger import Ledger
 from tidegate.sim import driver as drivers
 from tidegate.sim.outcome import simulate
+from tidegate.sim.store import Store
+from tidegate.spark.checkpoint_copy import CheckpointCopy
 from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.fleet.nodes import Nodes
+from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log import compaction
 from tidegate.state.log.compaction import merged_rows
 from tidegate.state.log.log import Snapshot
-from tidegate.state.log.storage import Local
 from tidegate.state.node.fence import Fence
+from tidegate.state.node.lease import Lease
 from tidegate.state.node.received import Received
 from tidegate.state.node.staging import Staged, Staging
 from tidegate.state.table.table import GONE, StateTable
 from tidegate.state.task.hot_keys import HotKeys
 from tidegate.state.task.state import TaskState
+from tidegate.storage.local import Local
 
 WITHIN = 500
 Patch = pytest.MonkeyPatch
 
 
-@pytest.mark.parametrize("first", range(0, 100, 25))
+@pytest.mark.parametrize("first", range(0, 250, 25))
 @pytest.mark.parametrize("rescales", [False, True])
 def test_all_promises_are_kept_without_mutations(first: int, rescales: bool) -> None:
     for seed in range(first, first + 25):
@@ -69,12 +72,14 @@ def writes_add_up(patch: Patch) -> None:
 
 def the_last_record_wins(patch: Patch) -> None:
     """A ledger without an exclusive create."""
+    for kind in (Local, Store):
+        create = kind.create
 
-    def replacing(path: Path, content: bytes, disk: Disk) -> bool:
-        disk.remove(path)
-        return create(path, content, disk)
+        def replacing(self: Any, name: str, content: bytes, create: Any = create) -> bool:
+            self.delete(name)
+            return create(self, name, content)  # type: ignore[no-any-return]
 
-    patch.setattr(ledgers, "create", replacing)
+        patch.setattr(kind, "create", replacing)
 
 
 def a_taken_number_is_no_fence(patch: Patch) -> None:
@@ -91,7 +96,7 @@ def a_taken_number_is_no_fence(patch: Patch) -> None:
 
 def a_forgotten_number_is_free(patch: Patch) -> None:
     """A driver that slept since it read the ledger takes a number that somebody has had."""
-    patch.setattr(ledgers, "_oldest", lambda folder, disk: 0)
+    patch.setattr(Ledger, "_follows", lambda self: True)
 
 
 def tombstones_are_not_staged(patch: Patch) -> None:
@@ -183,19 +188,25 @@ class _Forgetful:
 
 
 def _forget_syncs_of_records(patch: Patch, *, files: bool) -> None:
-    def forgetting(path: Path, content: bytes, disk: Any) -> bool:
-        return create(path, content, _Forgetful(disk, files=files))  # type: ignore[arg-type]
+    create = Local.create
 
-    patch.setattr(ledgers, "create", forgetting)
+    def forgetting(self: Local, name: str, content: bytes) -> bool:
+        return create(_with_forgetful_disk(self, files=files), name, content)
+
+    patch.setattr(Local, "create", forgetting)
 
 
 def _forget_syncs_of_runs(patch: Patch, *, files: bool) -> None:
-    init = Local.__init__
+    write = Local.write
 
-    def forgetting(self: Local, folder: Path, disk: Any) -> None:
-        init(self, folder, _Forgetful(disk, files=files))  # type: ignore[arg-type]
+    def forgetting(self: Local, name: str, parts: Any) -> None:
+        write(_with_forgetful_disk(self, files=files), name, parts)
 
-    patch.setattr(Local, "__init__", forgetting)
+    patch.setattr(Local, "write", forgetting)
+
+
+def _with_forgetful_disk(storage: Local, *, files: bool) -> Local:
+    return Local(storage.folder, _Forgetful(storage._disk, files=files))  # type: ignore[arg-type]
 
 
 def records_are_not_synced(patch: Patch) -> None:
@@ -220,7 +231,13 @@ def what_spark_writes_is_not_synced(patch: Patch) -> None:
 
 def spark_is_taken_at_its_word(patch: Patch) -> None:
     """Of where the last batch ended, after a power cut, too."""
-    patch.setattr(drivers, "reconcile", lambda spark, last, sources: None)
+    patch.setattr(drivers, "reconcile", lambda spark, last, sources, check_newest: None)
+
+
+def what_spark_has_lost_is_planned_anew(patch: Patch) -> None:
+    """With another end, though the batch is committed."""
+    patch.setattr(CheckpointFiles, "rebuild", lambda self, batch_id, starts, ends, **_: None)
+    patch.setattr(shell, "check_cut", lambda batch_id, cut, last, committed: None)
 
 
 def dead_nodes_are_not_replaced(patch: Patch) -> None:
@@ -259,6 +276,43 @@ def groups_count_as_arrived_too_early(patch: Patch) -> None:
     patch.setattr(Received, "loaded", early)
 
 
+def older_drivers_renew_leases(patch: Patch) -> None:
+    """One that was replaced keeps the nodes of its successor alive."""
+    renewed = Lease.renewed
+    patch.setattr(
+        Lease,
+        "renewed",
+        lambda self, generation, now: renewed(self, max(generation, self.generation), now),
+    )
+
+
+def nodes_never_give_up(patch: Patch) -> None:
+    patch.setattr(Lease, "left", lambda self, now: None)
+
+
+def the_driver_stays_with_a_node_that_it_has_replaced(patch: Patch) -> None:
+    """Which lives on out of reach, and whose answers count when it is there again."""
+    handle = Nodes._handle
+    first: dict[tuple[int, int], NodeHandle] = {}
+    patch.setattr(Nodes, "_handle", lambda self, node: first.setdefault((id(self), node), handle(self, node)))
+
+
+def a_record_without_an_answer_counts_as_made(patch: Patch) -> None:
+    """Whoever else may have made it, on the other side of a cut."""
+
+    def hoping(self: Ledger, name: str, content: bytes) -> bool:
+        try:
+            return self._storage.create(name, content)
+        except StorageError:
+            return True
+
+    patch.setattr(Ledger, "_is_created", hoping)
+
+
+def what_spark_notes_stays_on_its_host(patch: Patch) -> None:
+    patch.setattr(CheckpointCopy, "sync", lambda self, batch_id, starts, ends: None)
+
+
 CRASHES = ("AttributeError:", "NameError:", "TypeError:")
 """A mutation that does not fit the code any more is not one that was found."""
 MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
@@ -283,10 +337,16 @@ MUTATIONS: list[tuple[Callable[[Patch], None], bool]] = [
     (names_of_runs_are_not_synced, False),
     (what_spark_writes_is_not_synced, False),
     (spark_is_taken_at_its_word, False),
+    (what_spark_has_lost_is_planned_anew, False),
     (dead_nodes_are_not_replaced, False),
     (the_hot_key_cache_is_always_valid, False),
     (writes_since_a_move_are_overlooked, True),
     (groups_count_as_arrived_too_early, True),
+    (older_drivers_renew_leases, False),
+    (nodes_never_give_up, False),
+    (the_driver_stays_with_a_node_that_it_has_replaced, False),
+    (a_record_without_an_answer_counts_as_made, False),
+    (what_spark_notes_stays_on_its_host, False),
 ]
 
 

@@ -13,8 +13,14 @@ import pytest
 from typer.testing import CliRunner
 
 from tidegate.cli.sim import app
+from tidegate.errors import StateError, StorageError
 from tidegate.sim.disk import SimDisk
+from tidegate.sim.driver import Driver
+from tidegate.sim.hosts import STORE
+from tidegate.sim.nodes import Provider
 from tidegate.sim.outcome import simulate
+from tidegate.sim.weather import Weather
+from tidegate.sim.world import World
 
 FOLDER = Path("/folder")
 
@@ -111,3 +117,73 @@ def test_a_full_disk_takes_nothing() -> None:
 
     with pytest.raises(OSError, match="no space"):
         fill()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """Three hosts, on which nothing happens by itself."""
+    for seed in range(100):
+        (scratch := tmp_path / str(seed)).mkdir()
+        world = World(seed, scratch, rescales=False)
+        if len(world.hosts) == 3:
+            world.weather = Weather(events=0.0)
+            return world
+    raise AssertionError("no world has three hosts")
+
+
+def test_what_is_sent_to_the_store_over_a_cut_link_is_not_there_or_comes_late(world: World) -> None:
+    store, here = world.store("place"), world.here.name
+    world.links.isolate(here, [STORE], sends=True, hears=False)
+    for number in range(20):
+        with pytest.raises(StorageError, match="does not answer"):
+            store.create(f"a{number}", b"content")
+    world.events.heal()
+    assert store.names() == []
+    late = len(world.bucket.late)
+    assert 0 < late < 20
+    while world.bucket.late:
+        world.events.deliver()
+    assert len(store.names()) == late
+
+
+def test_what_the_store_does_is_done_even_if_nobody_hears_of_it(world: World) -> None:
+    store, here = world.store("place"), world.here.name
+    world.links.isolate(here, [STORE], sends=False, hears=True)
+    with pytest.raises(StorageError, match="does not answer"):
+        store.create("a", b"content")
+    world.events.heal()
+    assert store.open("a").to_pybytes() == b"content"
+    assert not store.create("a", b"content")
+
+
+def test_a_node_out_of_reach_is_replaced_lives_on_and_gives_up(world: World) -> None:
+    near, far = world.hosts[0], world.hosts[1]
+    provider = Provider(world, Driver(world, 1, near), "g1-")
+    provider.grow(3)
+    (index,) = [number for number, node in enumerate(provider.nodes) if node.host == far.name]
+    address = provider.nodes[index].address
+    world.links.isolate(far.name, [host.name for host in world.hosts], sends=True, hears=True)
+    assert provider.dead() == [index]
+    (replaced,) = provider.replace_all([index])
+    assert replaced.host != far.name
+    left = world.network.listening[address]
+    assert not left.dead
+    world.events.heal()
+    assert world.lease is not None
+    world.steps += round(world.lease / 2)
+    assert world.connect(address).status().name == left.name
+    provider.renew(1)
+    world.calm, world.steps = True, world.steps + round(world.lease * 3 / 4)
+    assert world.gives_up(left)
+    assert not any(world.gives_up(world.network.listening[node.address]) for node in provider.nodes)
+
+
+def test_nodes_start_where_the_driver_can_reach_a_host(world: World) -> None:
+    provider = Provider(world, Driver(world, 1, world.hosts[0]), "g1-")
+    names = [host.name for host in world.hosts]
+    world.links.isolate(names[0], names[1:], sends=False, hears=True)
+    provider.grow(3)
+    assert {node.host for node in provider.nodes} == {names[0]}
+    world.links.cut.add((names[0], names[0]))
+    with pytest.raises(StateError, match="no host can be reached"):
+        provider.grow(4)

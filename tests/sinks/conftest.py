@@ -34,6 +34,8 @@ class Place:
 PLACES = [
     "files-parquet",
     "files-json",
+    pytest.param("files-parquet-s3", marks=pytest.mark.s3),
+    pytest.param("files-json-s3", marks=pytest.mark.s3),
     pytest.param("postgres", marks=pytest.mark.postgres),
     pytest.param("kafka", marks=pytest.mark.kafka),
 ]
@@ -42,8 +44,10 @@ PLACES = [
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     name: str = request.param
+    if name.endswith("-s3"):
+        return _files(name, request.getfixturevalue("s3_tasks"))
     if name.startswith("files"):
-        return _files(name, tmp_path / "out")
+        return _files(name, str(tmp_path / "out"))
     if name == "postgres":
         return _postgres(request.getfixturevalue("postgres_dsn"))
     return _kafka(request.getfixturevalue("kafka_bootstrap"))
@@ -80,7 +84,7 @@ def batch() -> Callable[..., Attempt]:
     return lambda batch_id, number=0, generation=1: Attempt(batch_id, generation, number)
 
 
-def _files(name: str, path: Path) -> Place:
+def _files(name: str, path: str) -> Place:
     def visible() -> Rows:
         try:
             rows: Rows = tg.read(path).to_pylist()
@@ -88,7 +92,7 @@ def _files(name: str, path: Path) -> Place:
             return []
         return rows
 
-    file_format: Any = name.removeprefix("files-")
+    file_format: Any = name.split("-")[1]
     return Place(name, tg.sinks.Files(path, format=file_format), visible)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
-import shutil
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import AnalysisException
@@ -20,6 +21,7 @@ from tidegate.sinks.compaction import Compaction
 from tidegate.sinks.files import _Writer
 from tidegate.sinks.output_folder import OutputFolder
 from tidegate.sinks.sink import Attempt, SinkWriter
+from tidegate.storage.place import local_folder, open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,36 +32,59 @@ Numbers = Callable[[int, int], "DataFrame"]
 Batch = Callable[..., Attempt]
 
 
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
+def out(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where an output may be."""
+    if request.param == "folder":
+        return str(tmp_path / "out")
+    place: str = request.getfixturevalue("s3_tasks")
+    return place
+
+
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def local(tmp_path: Path) -> Path:
+    """A folder, for what is special about that."""
     return tmp_path / "out"
 
 
-def opened(out: Path, spark: SparkSession, *, committed: int = -1, pipeline: str = "test") -> SinkWriter:
+def opened(
+    out: str | Path, spark: SparkSession, *, committed: int = -1, pipeline: str = "test"
+) -> SinkWriter:
     writer = tg.sinks.Files(out).open(spark, pipeline=pipeline)
     writer.recover(committed, None, generation=9)
     return writer
 
 
-def staged(out: Path) -> list[str]:
-    return sorted(folder.name for folder in (out / "_tidegate" / "staged").iterdir())
+def staged(out: str | Path) -> list[str]:
+    return sorted(map(str, OutputFolder(out).files.staged()))
+
+
+def remove_all(out: str) -> None:
+    place = open_storage(out)
+    inner = [place.within("_tidegate").within(name) for name in ("manifests", "data", "staged", "replaced")]
+    for each in (place, *inner):
+        each.delete(*(name for name in each.names()))
+
+
+def in_sight(out: str) -> list[str]:
+    return [name for name in open_storage(out).names() if name[0].isdigit()]
 
 
 def test_restart_removes_attempts_that_came_to_nothing(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
-    opened(out, spark).write(numbers(0, 1), batch(0, number=0))
-    writer.publish(0, writer.write(numbers(0, 1), batch(0, number=1)))
+    opened(out, spark).write(numbers(0, 1), batch(1, number=7))
+    writer.publish(0, writer.write(numbers(0, 1), batch(0)))
     writer.write(numbers(2, 3), batch(1))
-    assert staged(out) == [str(batch(0, number=0)), str(batch(1))]
+    assert staged(out) == [str(batch(1)), str(batch(1, number=7))]
     opened(out, spark, committed=0)
     assert staged(out) == []
     assert tg.read(out).num_rows == 1
 
 
 def test_publishing_removes_earlier_tries(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.write(numbers(0, 1), batch(0, number=0))
@@ -68,18 +93,20 @@ def test_publishing_removes_earlier_tries(
 
 
 def test_folder_that_the_driver_cannot_see_is_an_error(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+    local: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As if an executor on another machine had written one of the files.
-    monkeypatch.setattr("tidegate.sinks.files.count", lambda part: 0 if "part-00001" in part.name else 10)
+    monkeypatch.setattr(
+        "tidegate.sinks.data.staging.rows_in", lambda name, _: 0 if "part-00001" in name else 10
+    )
     with pytest.raises(SinkError, match=r"executors wrote 30 rows .* but the driver finds 20"):
-        _Writer(Compaction(OutputFolder(out)), "parquet", "suite", remote=True).write(
+        _Writer(Compaction(OutputFolder(local)), "parquet", "suite", remote=True).write(
             numbers(0, 30), batch(0)
         )
 
 
 def test_folder_of_a_longer_run_is_refused(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     for batch_id in range(3):
@@ -92,7 +119,7 @@ def test_folder_of_a_longer_run_is_refused(
 
 
 def test_folder_of_another_pipeline_is_refused(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark, pipeline="one")
     writer.publish(0, writer.write(numbers(0, 1), batch(0)))
@@ -101,24 +128,24 @@ def test_folder_of_another_pipeline_is_refused(
 
 
 def test_attempt_that_cannot_be_removed_does_not_stop_the_start(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
+    local: Path, spark: SparkSession, numbers: Numbers, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened(out, spark).write(numbers(0, 1), batch(0))
+    opened(local, spark).write(numbers(0, 1), batch(0))
 
     def still_written(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOTEMPTY, "a driver that was replaced has just put a file there")
 
     with monkeypatch.context() as patched:
         patched.setattr("os.rmdir", still_written)
-        opened(out, spark)
-        assert staged(out) == [str(batch(0))]
-    opened(out, spark)
-    assert staged(out) == []
+        opened(local, spark)
+        assert staged(local) == [str(batch(0))]
+    opened(local, spark)
+    assert staged(local) == []
 
 
 @pytest.mark.parametrize("rows", [0, 3])
 def test_output_that_was_removed_is_refused(
-    rows: int, out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    rows: int, out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.publish(0, writer.write(numbers(0, 1), batch(0)))
@@ -126,14 +153,14 @@ def test_output_that_was_removed_is_refused(
     for _ in range(2):  # Committed, but not published; then published.
         tg.sinks.Files(out).open(spark, pipeline="test").recover(1, receipt, generation=9)
         assert tg.read(out).num_rows == 1 + rows
-    shutil.rmtree(out)
+    remove_all(out)
     restarted = tg.sinks.Files(out).open(spark, pipeline="test")
     with pytest.raises(SinkError, match=r"output of batches up to 1 is missing from .*a new checkpoint"):
         restarted.recover(1, receipt, generation=9)
 
 
 def test_sink_that_was_added_later_has_no_output_to_miss(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark, committed=7)
     writer.publish(8, writer.write(numbers(0, 3), batch(8)))
@@ -145,47 +172,49 @@ def test_sink_that_was_added_later_has_no_output_to_miss(
     ("columns", "problem"),
     [
         (["value as id", "value as ID"], "already exists"),
-        (["make_interval(1) as span"], "INTERVAL"),
+        (["make_interval(1) as span"], "interval"),
         ([], "schema"),
     ],
 )
 def test_columns_that_cannot_be_written_are_found_before_the_start(
-    columns: list[str], problem: str, file_format: Any, out: Path, spark: SparkSession
+    columns: list[str], problem: str, file_format: Any, out: str, spark: SparkSession
 ) -> None:
     stream = spark.readStream.format("rate").load()
     writer = tg.sinks.Files(out, format=file_format).open(spark, pipeline="test")
-    with pytest.raises(AnalysisException, match=problem):
+    with pytest.raises((AnalysisException, SinkError), match=re.compile(problem, re.IGNORECASE)):
         writer.check(stream.selectExpr(*columns))
     writer.check(stream)
     assert staged(out) == []
 
 
-def test_columns_that_cannot_be_merged_are_found_before_the_start(out: Path, spark: SparkSession) -> None:
+def test_columns_that_cannot_be_merged_are_found_before_the_start(local: Path, spark: SparkSession) -> None:
     stream = spark.readStream.format("rate").load().selectExpr("interval '1' year as age")
     with pytest.raises(SinkError, match="column age"):
-        tg.sinks.Files(out, compact_to="1 MB").open(spark, pipeline="test").check(stream)
-    tg.sinks.Files(out).open(spark, pipeline="test").check(stream)
+        tg.sinks.Files(local, compact_to="1 MB").open(spark, pipeline="test").check(stream)
+    tg.sinks.Files(local).open(spark, pipeline="test").check(stream)
 
 
 def test_publishing_files_that_are_gone_fails(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     receipt = writer.write(numbers(0, 1), batch(0))
-    (out / "_tidegate" / "staged" / str(batch(0)) / receipt["files"][0]).unlink()
-    with pytest.raises(SinkError, match="is missing"):
+    storage, name = OutputFolder(out).files.staged_in(batch(0), receipt["files"][0])
+    storage.delete(name)
+    with pytest.raises(SinkError, match=r"batch 0 cannot be published: .*(is missing|is not in)"):
         writer.publish(0, receipt)
+    assert OutputFolder(out).spans() == []
 
 
 def test_partitions_without_rows_leave_no_file(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     receipt = opened(out, spark).write(numbers(0, 30).where("id = 0"), batch(0))
     assert (len(receipt["files"]), receipt["rows"]) == (1, 1)
 
 
 def test_reader_never_sees_half_a_batch(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     receipt = writer.write(numbers(0, 30), batch(0))
@@ -200,40 +229,52 @@ def test_reader_never_sees_half_a_batch(
 
     reader = threading.Thread(target=look)
     reader.start()
-    for batch_id in range(1, 100):
+    batches = 100 if local_folder(out) else 12
+    for batch_id in range(1, batches):
         writer.publish(batch_id, receipt)
     done.set()
     reader.join()
     assert seen
     assert seen == sorted(seen)
     assert {count % 30 for count in seen} == {0}
-    assert tg.read(out).num_rows == 3000
+    assert tg.read(out).num_rows == 30 * batches
 
 
 def test_other_readers_see_committed_rows(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    local: Path, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
-    writer = opened(out, spark)
+    writer = opened(local, spark)
     writer.publish(0, writer.write(numbers(0, 3), batch(0)))
     writer.write(numbers(3, 6), batch(1))
-    assert sorted(pq.read_table(out)["id"].to_pylist()) == [0, 1, 2]
-    assert sorted(row.id for row in spark.read.parquet(str(out)).collect()) == [0, 1, 2]
-    assert [path.suffix for path in out.iterdir() if path.is_file()] == [".parquet"] * 3
+    assert sorted(pq.read_table(local)["id"].to_pylist()) == [0, 1, 2]
+    assert sorted(row.id for row in spark.read.parquet(str(local)).collect()) == [0, 1, 2]
+    assert [path.suffix for path in local.iterdir() if path.is_file()] == [".parquet"] * 3
+
+
+@pytest.mark.s3
+def test_other_readers_of_a_store_see_committed_rows(
+    s3_tasks: str, spark: SparkSession, numbers: Numbers, batch: Batch
+) -> None:
+    writer = opened(s3_tasks, spark)
+    writer.publish(0, writer.write(numbers(0, 3), batch(0)))
+    writer.write(numbers(3, 6), batch(1))
+    files = [pa.BufferReader(open_storage(s3_tasks).open(name)) for name in in_sight(s3_tasks)]
+    assert [id for file in files for id in pq.read_table(file)["id"].to_pylist()] == [0, 1, 2]
 
 
 def test_files_that_no_manifest_names_are_not_read(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.publish(0, writer.write(numbers(0, 3), batch(0)))
     writer.write(numbers(3, 6), batch(1))
-    (out / "_tidegate" / "manifests" / ".000000000001.json.half").write_text("{")
+    OutputFolder(out).manifests.write("000000000001.json.half", [b"{"])
     assert tg.read(out).num_rows == 3
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "json"])
 def test_read_gives_a_data_frame_when_asked(
-    file_format: Any, out: Path, spark: SparkSession, batch: Batch
+    file_format: Any, out: str, spark: SparkSession, batch: Batch
 ) -> None:
     writer = tg.sinks.Files(out, format=file_format).open(spark, pipeline="test")
     rows = spark.sql(
@@ -246,7 +287,7 @@ def test_read_gives_a_data_frame_when_asked(
 
 
 def test_merged_files_hold_what_spark_has_written(
-    out: Path, spark: SparkSession, batch: Batch, monkeypatch: pytest.MonkeyPatch
+    out: str, spark: SparkSession, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "FAN_IN", 2)
     rows = [
@@ -264,16 +305,17 @@ def test_merged_files_hold_what_spark_has_written(
         writer.publish(number, writer.write(frame, batch(number)))
     before, seen = tg.read(out), tg.read(out, spark)
     Compaction(OutputFolder(out), target=1 << 20).run()
-    assert len(list(out.glob("*.parquet"))) == 1
+    assert len(in_sight(out)) == 1
     assert tg.read(out).equals(before)
     written = sorted(rows[0].union(rows[1]).collect())
-    for frame in (seen, tg.read(out, spark), spark.read.parquet(str(out))):
+    others = [spark.read.parquet(out)] if local_folder(out) else []
+    for frame in (seen, tg.read(out, spark), *others):
         assert frame.dtypes == rows[0].dtypes
         assert sorted(frame.collect()) == written
 
 
 def test_output_without_rows_has_its_columns(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.publish(0, writer.write(numbers(0, 0), batch(0)))
@@ -283,7 +325,7 @@ def test_output_without_rows_has_its_columns(
 
 
 def test_column_that_came_later_is_null_before(
-    out: Path, spark: SparkSession, numbers: Numbers, batch: Batch
+    out: str, spark: SparkSession, numbers: Numbers, batch: Batch
 ) -> None:
     writer = opened(out, spark)
     writer.publish(0, writer.write(numbers(0, 1), batch(0)))
@@ -305,10 +347,21 @@ def test_path_may_be_a_file_address() -> None:
     assert tg.sinks.Files(Path("/data/../data/out")).location == "files:/data/out"
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/out", "hdfs://name/out", "file://host/out", ""])
-def test_path_that_is_not_local_is_refused(path: str) -> None:
-    with pytest.raises(PipelineError, match=r"Files \(declared at .*\): .*(not a local folder|empty)"):
+def test_path_may_be_in_a_store() -> None:
+    assert tg.sinks.Files("s3://bucket/out/").location == "files:s3://bucket/out"
+    assert tg.sinks.Files("s3://bucket/out").describe() == "Files s3://bucket/out (parquet)"
+
+
+@pytest.mark.parametrize("path", ["hdfs://name/out", "file://host/out", "s3:///out", ""])
+def test_path_that_is_no_place_is_refused(path: str) -> None:
+    with pytest.raises(PipelineError, match=r"Files \(declared at .*\): .*(neither a local folder|empty)"):
         tg.sinks.Files(path)
+
+
+def test_credentials_in_a_path_are_refused() -> None:
+    with pytest.raises(PipelineError, match="come from the environment") as caught:
+        tg.sinks.Files("s3://key:hidden@bucket/out")
+    assert "hidden" not in str(caught.value)
 
 
 def test_unknown_format_is_refused() -> None:

@@ -28,6 +28,8 @@ from tidegate.batch.time import Time
 from tidegate.batch.watermark import Watermark
 from tidegate.ledger.ledger import Ledger
 from tidegate.run import recovery
+from tidegate.run.checkpoint import Checkpoint
+from tidegate.security.security import Security
 from tidegate.sinks.compaction import Compaction
 from tidegate.sinks.files import _Writer
 from tidegate.sinks.output_folder import OutputFolder
@@ -81,7 +83,7 @@ class Run:
     ) -> None:
         self._folder, self._nodes, self._ledger, self._pool = folder / "nodes", nodes, ledger, pool
         self._out = OutputFolder(folder / OUT)
-        self._out.prepare()
+        self._out.files.prepare()
         self._writer = _Writer(Compaction(self._out, 1 << 20, grace=0.0), "json", "soak", remote=False)
         last = ledger.last
         self._writer.recover(
@@ -113,13 +115,12 @@ class Run:
 
     def _written(self, ticket: Ticket) -> Receipt:
         """As the sink writes, without Spark."""
-        attempt = str(Attempt(ticket.batch_id, ticket.generation, ticket.attempt))
-        staged = self._out.staged / attempt
-        staged.mkdir()
-        (staged / "part-0.json").write_text(f'{{"id":{ticket.batch_id}}}\n')
+        attempt = Attempt(ticket.batch_id, ticket.generation, ticket.attempt)
+        storage, name = self._out.files.staged_in(attempt, "part-0.json")
+        storage.write(name, [f'{{"id":{ticket.batch_id}}}\n'.encode()])
         newest = self._writer._newest
         return {
-            "attempt": attempt,
+            "attempt": str(attempt),
             "rows": 1,
             "files": ["part-0.json"],
             "schema": ROWS,
@@ -207,7 +208,9 @@ def started(checkpoint: Path) -> Iterator[Run]:
     ledger.take_over()
     settings = {"state.nodes": 2, "state.key_groups": GROUPS, "state.retention": RETENTION}
     effective = config.load(environ={}, overrides={**settings, "state.timeout": "20 seconds"})
-    nodes, garbage = recovery.start(checkpoint, ledger, Soaked(), effective, pipeline="soak", parallelism=2)
+    nodes, garbage = recovery.start(
+        Checkpoint.at(checkpoint), ledger, Soaked(), effective, Security("t"), pipeline="soak", parallelism=2
+    )
     assert nodes is not None
     try:
         with ThreadPoolExecutor(2) as pool:

@@ -195,6 +195,13 @@ def test_no_schema_and_no_parquet_file_is_an_error(folder: Path, spark: SparkSes
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("url", ["s3://bucket/in", "s3a://bucket/in"])
+def test_a_store_that_spark_cannot_read_is_an_error(url: str, spark: SparkSession) -> None:
+    with pytest.raises(PipelineError, match=rf"no connector to read {url}: copy the files .*hadoop-aws"):
+        Files(url, schema="id bigint").load(spark, parallelism=2, first_rows=None)
+
+
+@pytest.mark.spark
 def test_new_files_are_picked_up_and_old_ones_are_not_read_again(folder: Path, read: Read) -> None:
     source = Files(folder, schema="id int")
     (folder / "a.json").write_text('{"id":1}\n')
@@ -265,6 +272,7 @@ def test_an_event_time_that_is_no_column_is_refused(folder: Path, spark: SparkSe
     [
         ({"format": "xml", "schema": "id int"}, "format must be one of json, csv, parquet"),
         ({"format": "json"}, "json files need a schema"),
+        ({"format": "json", "schema": {"id": "int"}}, "the schema is text, like"),
         ({"format": "csv"}, "csv files need a schema"),
         ({"schema": "id int", "header": True}, "header is for csv"),
         ({"schema": "id int", "options": {"mode": "DROPMALFORMED"}}, "option mode cannot be set"),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tidegate.errors import PipelineError
 from tidegate.sources import Constant, HotSet, Ramp, Sensors, Sine, Step, Trace, Uniform, Zipf
 from tidegate.sources.source import Position
+from tidegate.sources.split_limit import split_limit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,6 +167,20 @@ def test_a_cut_honours_the_limit() -> None:
 
 def test_the_first_cut_has_a_limit_of_its_own() -> None:
     assert reader(Sensors(), first_rows=500).getDefaultReadLimit().max_rows == 500
+
+
+@pytest.mark.parametrize(("rows", "offset"), [(70, 70), (None, 500)])
+def test_a_limit_may_say_into_how_many_partitions_to_split(rows: int | None, offset: int) -> None:
+    """From then on; without a number of rows, the limit is that of the start."""
+    from pyspark.sql.streaming.datasource import ReadMaxRows
+
+    stream = reader(Sensors(rate=None, start=PAST), partitions=3, first_rows=500)
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ReadMaxRows(split_limit(rows, 5)["max_rows"]))
+    assert end["offset"] == offset
+    assert len(stream.partitions(start, end)) == 5
+    assert stream.latestOffset(end, ReadMaxRows(10))["offset"] == offset + 10
+    assert len(stream.partitions(start, end)) == 5
 
 
 def test_a_clock_set_back_takes_nothing_back() -> None:

@@ -9,17 +9,21 @@ what it is needed for.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,17 +38,20 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.cluster.kit import await_that
 from tests.java import DRIVER_JAVA, SMALL
 from tests.run.readings import sensors
+from tests.security import ports
 from tidegate.cluster.daemons import start_master, start_worker
 from tidegate.errors import SinkError, TidegateError
-from tidegate.sinks import small_files
+from tidegate.sinks.data import parquet_form
 from tidegate.sources.source import Limit, Position, Waiting
-from tidegate.spark import class_archive, kafka_admin, session, standalone
+from tidegate.spark import authentication, class_archive, kafka_admin, session, standalone, stderr
 from tidegate.spark.arrow_function import map_in_arrow
+from tidegate.spark.callbacks import ensure_callbacks
 from tidegate.spark.checkpoint_files import CheckpointFiles
-from tidegate.spark.executors import Executors, executors_of, rows_on
-from tidegate.spark.frames import compute, counted, int_array
+from tidegate.spark.executors import Executors, executor_hosts, executors_of, hosts_by_executor, rows_on
+from tidegate.spark.frames import compute, counted, int_array, merged
 from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
+from tidegate.spark.preferred_locations import PreferredLocations
 from tidegate.spark.query import RunningQuery
 from tidegate.spark.reasons import Mistake, mistake, reason
 from tidegate.spark.row_size import _calls_python
@@ -74,6 +81,7 @@ class Story:
     observed: list[Any] = field(default_factory=list)
     planned: list[datetime | None] = field(default_factory=list)
     waiting: list[Any] = field(default_factory=list)
+    partitions: list[int] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     idle_reported: threading.Event = field(default_factory=threading.Event)
 
@@ -115,7 +123,9 @@ def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stor
         story.observed.append(running.observed())
         story.planned.append(running.checkpoint.planned_at(batch_id))
         story.waiting.append(running.waiting())
+        story.partitions.append(batch.rdd.getNumPartitions())
         running.limit([Limit("rows", 3), Limit("files", 2)])
+        running.split(3, by_limit=[0])
 
     with watching(spark, story):
         query = (
@@ -167,8 +177,24 @@ def test_contract_StreamExecution_uniqueSources(story: Story) -> None:
 
 
 def test_contract_PythonStreamingSourceReadLimit(story: Story) -> None:
-    """The reader of a Python source gets the limit that was set."""
+    """The reader of a Python source gets the limit that was set, and the number of partitions with it."""
     assert story.cuts[1][0]["offset"] - story.cuts[0][0]["offset"] == 3
+    assert story.partitions == [2 + 1, 3 + 2]
+
+
+def test_contract_KafkaOffsetRangeCalculator_minPartitions(spark: SparkSession) -> None:
+    """The fields that say into how many ranges a Kafka source splits a cut; that they count for the next
+    batch of a running query is tried with a broker, in tests/rescale/test_sources.py."""
+    jvm: Any = spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    package = "org.apache.spark.sql.kafka010"
+    reader = loader.loadClass(f"{package}.KafkaMicroBatchStream").getDeclaredField("kafkaOffsetReader")
+    assert reader.getType().getSimpleName() == "KafkaOffsetReader"
+    for name in ("KafkaOffsetReaderAdmin", "KafkaOffsetReaderConsumer"):
+        kind = loader.loadClass(f"{package}.{name}")
+        calculator = kind.getDeclaredField("rangeCalculator").getType()
+        for each in (kind, calculator):
+            assert each.getDeclaredField("minPartitions").getType().getSimpleName() == "Option"
 
 
 def test_contract_PythonStreamingQueryListenerWrapper(story: Story) -> None:
@@ -209,14 +235,16 @@ def test_contract_java_archives_of_classes(tmp_path: Path, monkeypatch: pytest.M
     assert said.stdout == ""
 
 
-def test_contract_ensure_callback_server_started(spark: SparkSession) -> None:
-    """PySpark has a server on which Java reaches Python, and starts only one."""
-    from pyspark import java_gateway
-
+def test_contract_ensure_callback_server_started(story: Story, spark: SparkSession) -> None:
+    """PySpark has a server on which Java reaches Python, and starts only one; nobody else reaches it."""
     gateway: Any = spark.sparkContext._gateway
+    found = set()
     for _ in range(2):
-        java_gateway.ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
-    assert gateway.get_callback_server().get_listening_port() > 0
+        ensure_callbacks(spark)
+        found.add(gateway.get_callback_server().get_listening_port())
+    (number,) = found
+    assert ports.said(ports.Port("tcp", "127.0.0.1", number, ""), ports.PROXY) == b""
+    assert story.reports, "but Java does"
 
 
 def test_contract_LiveListenerBus_waitUntilEmpty(story: Story, spark: SparkSession) -> None:
@@ -285,6 +313,81 @@ def test_contract_sun_misc_Signal(spark: SparkSession) -> None:
     assert spark.range(3).count() == 3
 
 
+def test_contract_launch_gateway(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """Spark's Java is a process whose standard error goes through the filter."""
+    from pyspark import SparkContext
+
+    assert SparkContext._gateway.proc.poll() is None  # type: ignore[union-attr]
+    java: Any = spark._jvm.java  # type: ignore[union-attr]
+    for line in ("WARNING: Using incubator modules: some", "news"):
+        java.lang.System.err.println(line)
+    told = io.StringIO()
+
+    def arrived() -> bool:
+        told.write(capfd.readouterr().err)
+        return "news\n" in told.getvalue()
+
+    await_that(arrived, "Java's news is shown")
+    assert "incubator" not in told.getvalue()
+
+
+def test_contract_py4j_root_logger(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    """A Ctrl-C during a call into Java raises; what Py4J logs of it at the root is left out."""
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        spark._jvm.java.lang.Thread.sleep(5_000)  # type: ignore[union-attr]
+    assert caplog.text == ""
+    assert spark.range(3).count() == 3
+    # This thread has another one in Java from now on.
+    sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # type: ignore[union-attr]
+    sessions.setActiveSession(spark._jsparkSession)
+
+
+def test_contract_accumulator_server(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """PySpark's server for accumulators tells by `handle_error` that Java has closed its socket."""
+    server: Any = spark.sparkContext._accumulatorServer
+    for error in (EOFError(), ValueError("other")):
+        try:
+            raise error
+        except Exception:
+            server.handle_error(None, "java")
+    told = capsys.readouterr().err
+    assert ("EOFError" in told, "other" in told) == (False, True)
+
+
+def test_contract_daemon_idle_worker() -> None:
+    """What PySpark's daemon prints of a worker whose socket Spark has closed is known to the filter."""
+    lines, show = [], stderr.Filter()
+    with (
+        # The name of a socket may have 107 bytes.
+        TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", "pyspark.daemon", "pyspark.worker"],
+            env={
+                **os.environ,
+                "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+                "PYTHON_WORKER_FACTORY_SOCK_DIR": folder,
+                "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as daemon,
+    ):
+        assert daemon.stdout is not None
+        assert daemon.stderr is not None
+        place = daemon.stdout.read(int.from_bytes(daemon.stdout.read(4), "big"))
+        with socket.socket(socket.AF_UNIX) as worker:
+            worker.connect(place.decode())
+            assert worker.recv(4)  # its process id: it waits for a task
+        for line in daemon.stderr:
+            lines.append(line.decode().rstrip("\n"))
+            if lines[-1].startswith("BrokenPipeError"):
+                break
+    assert len(lines) > 1
+    assert [each for line in lines for each in show(line)] == []
+
+
 def test_contract_FilterOutputStream_out(spark: SparkSession) -> None:
     """What Java writes to standard error can be thrown away for a while."""
     java: Any = spark._jvm.java  # type: ignore[union-attr]
@@ -317,6 +420,18 @@ def test_contract_FileSystemBasedCheckpointFileManager(spark: SparkSession, tmp_
     conf = java.sessionState().newHadoopConf()
     manager = checkpointing.CheckpointFileManager.create(jvm.org.apache.hadoop.fs.Path(str(tmp_path)), conf)
     assert manager.getClass().getSimpleName() == "FileSystemBasedCheckpointFileManager"
+
+
+def test_contract_setWriteChecksum(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither Spark's checkpoints nor its outputs have files with checksums beside them."""
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    output = rows.writeStream.format("json").option("path", str(tmp_path / "rows"))
+    with ExitStack() as stack:
+        query = output.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        stack.callback(query.stop)
+        await_that(lambda: (tmp_path / "checkpoint/commits/1").exists(), "two batches are over")
+    assert list(tmp_path.rglob("*.json"))
+    assert list(tmp_path.rglob(".*.crc")) == []
 
 
 # DataFrames.
@@ -396,6 +511,58 @@ def test_contract_TreeNode_withNewChildren(spark: SparkSession) -> None:
         assert found.rdd.getNumPartitions() == 3
 
 
+def test_contract_batch_partitions(spark: SparkSession) -> None:
+    """The rows of an RDD, as Spark hands over a batch, come in as many partitions as are asked for or fewer,
+    all of them and without a shuffle."""
+    rows = within_partitions(spark.range(0, 100, 1, 5))
+    assert merged(rows, 5) is rows
+    few = merged(rows, 2)
+    assert few.rdd.getNumPartitions() == 2
+    assert sorted(row.id for row in few.collect()) == [*range(100)]
+    assert "Exchange" not in few._jdf.queryExecution().executedPlan().toString()
+
+
+def test_contract_SQLPartitioningAwareUnionRDD(spark: SparkSession) -> None:
+    """Each partition prefers the host that most of its rows lie on, however many executors hold a share of
+    what was shuffled; rows and partitions stay what they are, and the number of a partition is that of its
+    task."""
+    rows = spark.range(0, 300, 1, 2).selectExpr("id % 3 as part", "id")
+    shuffled = rows.repartitionById(3, F.col("part").cast("int"))
+    placed = PreferredLocations(spark, ("one", "", "two")).of(shuffled)
+    assert places(placed)[::2] == ["one", "two"]
+    # A local Spark may wait for ever for hosts that do not exist: only on others are tasks run.
+    (host,) = executor_hosts(spark)
+    placed = PreferredLocations(spark, (host, "", host)).of(shuffled)
+
+    def numbered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        number = TaskContext.get().partitionId()  # type: ignore[union-attr]
+        for batch in batches:
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([number] * len(batch)), *batch.columns], ["n", "p", "id"]
+            )
+
+    found = placed.mapInArrow(numbered, "n long, p long, id long").collect()
+    assert sorted(row.id for row in found) == [*range(300)]
+    assert all(row.n == row.p for row in found)
+
+
+def test_contract_ParallelCollectionRDD(spark: SparkSession) -> None:
+    """It may have partitions without rows that prefer a host as often as it is named."""
+    empty = PreferredLocations(spark, ("one", "", "two"))._empty.head()
+    context: Any = spark._jsparkSession.sparkContext()
+    found = [str(context.getPreferredLocs(empty, part).mkString(" ")).split() for part in range(3)]
+    assert [len(names) for names in found] == [6, 0, 6]
+    (host,) = executor_hosts(spark)
+    assert PreferredLocations(spark, (host, "", host))._empty.head().count() == 0
+
+
+def test_contract_SparkContext_getExecutorMemoryStatus(spark: SparkSession) -> None:
+    """Its keys are the hosts and ports of the executors and of the driver."""
+    assert executor_hosts(spark) == {spark.conf.get("spark.driver.host")}
+
+
 def test_contract_written_files(spark: SparkSession, tmp_path: Path) -> None:
     """A write leaves files named `part-*` in its folder; Parquet's footers hold Spark's schema."""
     rows = spark.range(0, 6, 1, 2).selectExpr("id", "timestamp_seconds(id) as at")
@@ -404,7 +571,7 @@ def test_contract_written_files(spark: SparkSession, tmp_path: Path) -> None:
         parts = [path for path in (tmp_path / kind).iterdir() if path.name[0] not in "._"]
         assert len(parts) == 2
         assert all(path.match(f"part-*.{kind}") for path in parts)
-    text = pq.read_schema(next((tmp_path / "parquet").glob("part-*"))).metadata[small_files.SPARK_SCHEMA]
+    text = pq.read_schema(next((tmp_path / "parquet").glob("part-*"))).metadata[parquet_form.SPARK_SCHEMA]
     assert StructType.fromJson(json.loads(text)).simpleString() == "struct<id:bigint,at:timestamp>"
 
 
@@ -446,6 +613,39 @@ def test_contract_internal_settings(spark: SparkSession) -> None:
     assert [key for key in keys if not spark.conf.isModifiable(key)] == []
 
 
+def test_contract_unix_domain_sockets(spark: SparkSession) -> None:
+    """Python workers talk to Java over Unix sockets, as the engine's settings say."""
+
+    def told(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            assert os.environ["PYTHON_UNIX_DOMAIN_ENABLED"].lower() == "true"
+            yield batch
+
+    assert spark.range(1).mapInArrow(told, "id bigint").count() == 1
+
+
+def test_contract_acero_alignment(spark: SparkSession, capfd: pytest.CaptureFixture[str]) -> None:
+    """Arrow says nothing of columns that do not begin where it would like them to."""
+
+    def group(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            unaligned = pa.py_buffer(bytes(8 * 100 + 1))[1:]
+            numbers = pa.Array.from_buffers(pa.int64(), 100, [None, unaligned])
+            pa.table({"n": numbers}).group_by("n").aggregate([("n", "count")])
+            os.write(2, b"grouped\n")
+            yield batch
+
+    assert spark.range(1).mapInArrow(group, "id bigint").count() == 1
+    told = io.StringIO()
+
+    def arrived() -> bool:
+        told.write(capfd.readouterr().err)
+        return "grouped" in told.getvalue()
+
+    await_that(arrived, "what the worker prints is shown")
+    assert "aligned" not in told.getvalue()
+
+
 def test_contract_pandas_types(spark: SparkSession) -> None:
     """Spark's types become Arrow's and come back; times are in microseconds and in the given zone."""
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -477,6 +677,7 @@ def test_contract_SparkContext_getExecutorIds(spark: SparkSession) -> None:
 def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
     """It lists executors by their ids, the driver among them, also those that have ended."""
     assert Executors(spark).ever_registered() == {"driver"}
+    assert hosts_by_executor(spark) == {"driver": spark.conf.get("spark.driver.host")}
 
 
 def test_contract_AppStatusStore_executorSummary(spark: SparkSession) -> None:
@@ -527,10 +728,14 @@ def test_contract_SparkContext_makeRDD(spark: SparkSession) -> None:
     """Each row is a partition of its own, with the places that it prefers."""
     frame = rows_on(spark, "7", 3)
     assert [row[0] for row in frame.collect()] == ["0", "1", "2"]
+    assert places(frame) == ["executor_nowhere_7"] * 3
+
+
+def places(frame: DataFrame) -> list[str]:
+    """What each of three partitions prefers."""
     jdf: Any = frame._jdf
     rdd, context = jdf.queryExecution().toRdd(), jdf.sparkSession().sparkContext()
-    places = {str(context.getPreferredLocs(rdd, part).mkString()) for part in range(3)}
-    assert places == {"executor_nowhere_7"}
+    return [str(context.getPreferredLocs(rdd, part).mkString(" ")) for part in range(3)]
 
 
 # What is outside of the session: its processes, logs and messages.
@@ -546,6 +751,22 @@ def test_contract_deploy_Master_and_Worker(tmp_path: Path) -> None:
         stack.callback(worker.end)
         await_that(lambda: f"Successfully registered with master {address}" in worker.log(), "it registers")
         assert standalone.launched_executors(tmp_path / "worker" / "work", "app-1") == frozenset()
+
+
+def test_contract_deploy_authentication(tmp_path: Path) -> None:
+    """With the settings of the file, a master turns away who has not its secret, and shows nobody its page;
+    a worker with the same file gets in."""
+    properties = tmp_path / "properties"
+    authentication.write_properties(properties, "the secret")
+    with ExitStack() as stack:
+        master, address = start_master(tmp_path / "master", properties=properties)
+        stack.callback(master.end)
+        known = start_worker(tmp_path / "known", address, cores=1, memory="512m", properties=properties)
+        stack.callback(known.end)
+        await_that(lambda: f"Successfully registered with master {address}" in known.log(), "it registers")
+        told = {ports.refusal(port) for port in ports.ports([master.pid])}
+        assert told == {"web page: 403", "Spark: no secret"}
+        assert "the secret" not in master.log() + known.log() + ports.command(master.pid)
 
 
 def test_contract_JavaModuleOptions(spark: SparkSession) -> None:

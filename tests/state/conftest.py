@@ -1,4 +1,4 @@
-"""Shards, and servers that state may be kept in."""
+"""Shards, and a server that state may be kept in."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.state.shard_kit import Make
-from tidegate.state.log.storage import Local, Storage
 from tidegate.state.node.shard import Shard
-from tidegate.testing.servers import S3
+from tidegate.storage.local import Local
+from tidegate.storage.storage import Storage
 
 
 @pytest.fixture(scope="session")
@@ -20,23 +20,6 @@ def redis_url() -> Iterator[str]:
 
     with redis() as url:
         yield url
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[S3]:
-    """An S3-speaking server for all tests that ask for one."""
-    from tidegate.testing.servers import s3
-
-    with s3() as server:
-        yield server
-
-
-@pytest.fixture
-def s3_place(s3_server: S3, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A place in the bucket that no other test has, with the credentials for it in the environment."""
-    for name, value in s3_server.environment.items():
-        monkeypatch.setenv(name, value)
-    return f"s3://{s3_server.bucket}/{request.node.name}"
 
 
 @pytest.fixture

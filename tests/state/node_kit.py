@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.batch.ticket import Ticket
+from tidegate.state.fleet.fleet import Fleet
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.log.manifest import StateManifest
 from tidegate.state.table.keys import Groups, group_of
@@ -113,10 +114,9 @@ def one_node(folder: Path, *, timeout: float = 20.0, **how: Any) -> Iterator[tup
         client.close()
 
 
-def connected(nodes: LocalNodes, index: int = 0, *, timeout: float = 20.0, **other: Any) -> NodeClient:
+def connected(nodes: Fleet, index: int = 0, *, timeout: float = 20.0, **other: Any) -> NodeClient:
     given = {
-        "token": nodes.token,
-        "identity": nodes.identity,
+        "security": nodes.security,
         "pipeline": PIPELINE,
         "timeout": timeout,
         **other,

@@ -10,10 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Local, Storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import Groups
 from tidegate.state.table.table import NEVER, StateTable
+from tidegate.storage.local import Local
+from tidegate.storage.storage import Storage
 
 COUNT = 16
 ALL = frozenset(range(COUNT))

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.view.batches import batch
+from tidegate.errors import ConfigError
 from tidegate.view.plot import Plot
 
 
@@ -34,6 +35,24 @@ def test_a_rescale_is_shaded(tmp_path: Path) -> None:
     assert calm.shape == moved.shape
     assert (calm != moved).any()
     assert (drawn(tmp_path / "again.png", [2, 2, 2, 2], [None] * 4) == calm).all()
+
+
+def test_without_state_the_parallelism_is_drawn(tmp_path: Path) -> None:
+    pictures = []
+    for name, sizes in (("same", [2, 2, 2]), ("more", [2, 4, 4])):
+        plot = Plot(tmp_path / f"{name}.png")
+        for number, size in enumerate(sizes):
+            plot(replace(batch(number), state_nodes=0, parallelism=size))
+        plot.draw()
+        pictures.append(np.asarray(matplotlib.image.imread(tmp_path / f"{name}.png")))
+    assert pictures[0].shape == pictures[1].shape
+    assert (pictures[0] != pictures[1]).any()
+
+
+@pytest.mark.parametrize("name", ["run", "run.foo"])
+def test_a_name_that_matplotlib_cannot_write_is_refused_before_the_run(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}' names no kind of picture; end it in .png"):
+        Plot(tmp_path / name)
 
 
 def test_memory_of_a_long_run_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

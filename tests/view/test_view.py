@@ -14,6 +14,7 @@ from typing import Literal
 import pytest
 from rich.console import Console
 
+from tests.cluster.kit import await_that
 from tests.view.batches import START, batch
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary
@@ -106,6 +107,14 @@ def test_the_live_view_shows_every_figure(width: int) -> None:
     assert len(text.splitlines()) <= 14
 
 
+@pytest.mark.parametrize("width", range(60, 121, 4))
+def test_the_live_view_breaks_lines_between_facts(width: int) -> None:
+    kept = replace(batch(0), state_rows=100_000, state_bytes=3_200_000, catching_up=4.6)
+    text = drawn(LiveView, kept, width=width)
+    for fact in ("catching up in batches of 4.60 s", "watermark 5 s behind", "dead letters 0"):
+        assert fact in text
+
+
 def test_the_live_view_gives_a_wide_terminal_a_longer_history() -> None:
     batches = [batch(number) for number in range(70)]
     graphs = [
@@ -127,9 +136,10 @@ def test_the_live_view_shows_that_the_lag_grows_and_adds_dead_letters_up() -> No
 
 
 def test_state_and_late_rows_are_shown_where_there_are_any() -> None:
-    kept = replace(batch(0), state_rows=100_000, state_bytes=3_200_000, late=7)
+    kept = replace(batch(0), state_rows=100_000, state_bytes=3_200_000, state_wire=9_000, late=7)
     text = drawn(LiveView, kept, replace(kept, batch_id=1), width=100)
     assert "state 100 k rows, 3.20 MB" in text
+    assert "across hosts" not in text
     assert "late 14" in text
     assert "state" not in drawn(LiveView, batch(0), width=100)
     stream = io.StringIO()
@@ -138,6 +148,15 @@ def test_state_and_late_rows_are_shown_where_there_are_any() -> None:
     lines.summarise(replace(SUMMARY, late=7))
     assert "| state 100 k rows | late 7" in stream.getvalue()
     assert "late: 7 rows" in stream.getvalue().splitlines()
+
+
+def test_state_that_crosses_hosts_is_shown() -> None:
+    crossed = replace(batch(0), state_rows=100_000, state_wire=8_000, state_wire_remote=1_000)
+    assert "state across hosts 12%" in drawn(LiveView, crossed, width=100)
+    stream = io.StringIO()
+    with LinesView(stream) as lines:
+        lines(crossed)
+    assert "| state 100 k rows | state across hosts 12%" in stream.getvalue()
 
 
 def test_the_live_view_shows_what_it_does_not_know_as_a_dash() -> None:
@@ -207,6 +226,14 @@ def test_the_live_view_tells_when_no_batch_comes_any_more() -> None:
 
 def test_the_live_view_waits_for_the_first_batch() -> None:
     assert "starting Spark" in drawn(LiveView, width=80)
+
+
+def test_the_lines_view_writes_of_the_last_batch_though_none_follows() -> None:
+    stream = io.StringIO()
+    with LinesView(stream, every=0.1) as lines:
+        for number in range(2):
+            lines(batch(number))
+        await_that(lambda: " batch 1 " in stream.getvalue(), "the second line is written")
 
 
 def test_the_lines_view_writes_one_line_per_period_about_all_batches_in_it() -> None:

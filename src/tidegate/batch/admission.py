@@ -12,7 +12,8 @@ a backlog: without one a batch ends with the last waiting row, whatever its limi
 
 The first batches run on a machine that is still warming up: they are slow however few rows they take, and a
 limit lowered because of them would stay low long after. So the limit does not fall below the first one until
-the machine is warm, unless a batch is so slow that warming up cannot be the reason.
+the machine is warm, unless a batch is so slow that warming up cannot be the reason. What has piled up in the
+meantime is worked off in a few batches that may take longer than the others.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ _WARM_UP = 12
 """Batches after which the machine counts as warm."""
 _SLOWEST = 5.0
 """A batch that takes more than this many times the target is not slow from warming up alone."""
+_PILED_UP = 5
+"""Up to this many batches after the first work off what has piled up while the run started."""
+_STRETCH = 3.0
+"""Such a batch may take this many times the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,8 @@ class Admission:
     longest: float = 0.0
     """Seconds that a batch may take where its fixed part fills the target."""
     seconds: float = 0.0
-    """Seconds that a batch of `limit` rows should take: more than `target` if the fixed part fills that."""
+    """Seconds that a batch of `limit` rows should take: more than `target` if the fixed part fills that, or
+    right after the start."""
     largest: float = 0.0
     """The largest recent batch, in rows."""
     up: bool = False
@@ -70,15 +76,17 @@ class Admission:
     """Weight, rows and seconds of recent batches."""
     batches: int = 0
     first: int = 0
-    """The first limit, once a batch was observed."""
+    """The first limit, once a batch was observed; less once it was too much."""
 
     def observe(self, rows: int, seconds: float) -> Admission:
         """After a batch of `rows` rows that took `seconds`."""
         if rows <= 0 or seconds <= 0:
             return self
         if not self.first:
-            # It compiles code and starts workers: that tells nothing about the next one.
-            return replace(self, first=self.limit, largest=float(rows))
+            # It compiles code and starts workers: that only tells how long the next one takes at most.
+            larger = int(rows * min(_GROWTH, self.longest / 2 / seconds))
+            limit = min(max(self.limit, larger), self.most)
+            return replace(self, first=self.limit, largest=float(rows), limit=limit)
         weight, mean_rows, mean_seconds = (part * _DECAY for part in self.mean)
         return replace(
             self,
@@ -89,13 +97,25 @@ class Admission:
             batches=self.batches + 1,
         )._decide()
 
+    def catching_up(self, waiting: float) -> float | None:
+        """Seconds that a batch of `limit` rows takes, if enough of them wait and that exceeds the target."""
+        return self.seconds if self.seconds > self.target and waiting > self.limit / 2 else None
+
     def _decide(self) -> Admission:
         rows, seconds = self.mean[1] / self.mean[0], self.mean[2] / self.mean[0]
-        latest, costs = self.recent[-1][1], self._costs()
+        (taken, latest), costs = self.recent[-1], self._costs()
         fixed, sure = (self._fixed(rows, seconds, costs, share) for share in (0.5, _CONFIDENCE))
         target = max(self.target, min(_BACKLOG * sure, self.longest), _LEAST * fixed)
+        most = max(_GROWTH * self.target, min(_GROWTH * target, self.longest))
         slowest = latest > _SLOWEST * self.target
         warming_up = self.batches < _WARM_UP and not slowest
+        if warming_up:
+            most = max(most, self.longest / 2)
+            if self.batches < _PILED_UP:
+                target = max(target, min(_STRETCH * self.target, self.longest))
+            if taken >= self.largest:
+                # The smaller ones before it were slower than the machine is by now.
+                rows, seconds = taken, latest
         # Until two batches have shown which part of their time is fixed, any part may be.
         fixed = min(fixed if costs else seconds, (_MOST_FIXED_COLD if warming_up else _MOST_FIXED) * seconds)
         if costs or latest < target:
@@ -106,11 +126,13 @@ class Admission:
         else:
             wanted = rows * target / latest
         wanted *= 1 + _DITHER if self.up else 1 - _DITHER
-        most = max(_GROWTH * target, self.longest / 2 if warming_up else 0.0)
         growth = min(max(_GROWTH, most / latest), _MOST_GROWTH)
         allowed = min(wanted, growth * self.largest, self.most)
         least = max(self.least, self.first) if warming_up else self.least
-        return replace(self, limit=max(least, int(allowed)), seconds=target)
+        limit = max(least, int(allowed))
+        # A limit that turned out to be far too high is no longer one to fall back to.
+        first = min(self.first, limit) if slowest else self.first
+        return replace(self, limit=limit, seconds=target, first=first)
 
     def _costs(self) -> list[tuple[float, int]]:
         """Seconds per row by each two consecutive batches of different size, and their difference in rows."""

@@ -9,7 +9,7 @@ from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.state.fleet.nodes import generation_of
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Storage
+from tidegate.storage.storage import Storage
 
 log = logging.getLogger(__name__)
 

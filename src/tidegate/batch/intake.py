@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from tidegate.batch.admission import Admission
@@ -20,7 +21,8 @@ class Intake:
         self._sources = sources
         self._admission = admission
         self._positions = {name: Position(part.start, part.end) for name, part in cut.items()}
-        self._waiting = False
+        self._waiting = 0.0
+        """Rows that no batch has taken."""
         self._begun: float | None = None
         self._lag_before: int | None = None
 
@@ -31,11 +33,8 @@ class Intake:
 
     @property
     def catching_up(self) -> float | None:
-        """Seconds that a batch of `limit` rows takes, when rows wait and that is more than was asked for."""
-        admission = self._admission
-        if admission is None or not self._waiting or admission.seconds <= admission.target:
-            return None
-        return admission.seconds
+        """Seconds that a batch may take to work off what waits; None if it keeps to the target."""
+        return self._admission.catching_up(self._waiting) if self._admission else None
 
     @property
     def lag(self) -> int | None:
@@ -71,6 +70,11 @@ class Intake:
         """Whether a batch of these rows is about as large as it may be, so that more rows may wait."""
         return self._admission is not None and sum(rows.values()) > self._admission.limit / 2
 
+    def split(self, query: RunningQuery, partitions: int) -> None:
+        """Have each source split the cut of the next batch into so many partitions."""
+        told = [number for number, step in enumerate(self._sources) if step.source.splits_cuts]
+        query.split(partitions, by_limit=told)
+
     def adapt(
         self, query: RunningQuery, rows: Mapping[str, int], cut: Mapping[str, Cut], seconds: float
     ) -> None:
@@ -78,8 +82,8 @@ class Intake:
         if self._admission is None or not sum(rows.values()):
             return
         lag = self.lag
-        # Where a source cannot tell, a batch that is about as large as it may be has left something behind.
-        self._waiting = self.fills(rows) if lag is None else lag > 0
+        # Where a source cannot tell, a batch that is about as large as it may be has left more behind.
+        self._waiting = lag if lag is not None else math.inf if self.fills(rows) else 0
         self._admission = self._admission.observe(sum(rows.values()), seconds)
         claims = {step.name: rows[step.name] + (self._lag(step) or 0) + 1 for step in self._sources}
         limits = []

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -15,12 +16,18 @@ from tidegate.batch.outputs import Outputs
 from tidegate.batch.ticket import Ticket
 from tidegate.ledger.records import Cut
 from tidegate.sinks.sink import Receipt
-from tidegate.spark.checkpoint_files import CheckpointFiles
-from tidegate.spark.frames import compute
+from tidegate.spark.frames import compute, merged
 from tidegate.spark.query import RunningQuery
 from tidegate.state.task.assignment import Assignment
 from tidegate.translation.observation import seen
 from tidegate.translation.translation import Translation
+
+
+class SparkRecord(Protocol):
+    """What keeps Spark's own record of a batch."""
+
+    def sync(self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any]) -> None:
+        """Have it outlive a crash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +37,39 @@ class SparkJobs:
     spark: SparkSession
     translation: Translation
     outputs: Outputs
+    record: SparkRecord
     deadline: float | None
     """Seconds after which the Spark job of the first attempt is taken to hang; each further one has twice
     as long."""
     pool: Executor
     """For what is done beside a job."""
+    places: Callable[[Assignment], tuple[str, ...]]
+    """For each Spark partition the host on which its task should run, as Spark names it; none if it does not
+    matter."""
 
     def run(
         self,
         rows: DataFrame,
         cut: Mapping[str, Cut],
         query: RunningQuery,
+        parallelism: int,
         ticket: Ticket,
         assignment: Assignment | None,
     ) -> Written:
         """One attempt at a batch of these rows. StepError when the user's own code is sure to fail again."""
+        sources = self.translation.sources
+        if not all(step.source.splits_cuts for step in sources):  # There may be more, like those of a topic.
+            rows = merged(rows, parallelism * len(sources))
         receipts: dict[str, Receipt] = {}
         counts: dict[str, int] = {}
         with (
             self.translation.attributing_errors(),
             self._timely(ticket),
-            synced(query.checkpoint, ticket.batch_id, cut, self.pool, first=not self.outputs.staged),
+            synced(self.record, ticket.batch_id, cut, self.pool, first=not self.outputs.staged),
             _held(self.translation, rows) as held,
         ):
-            with self.translation.outputs(held, assignment) as outputs:
+            places = self.places(assignment) if assignment is not None else ()
+            with self.translation.outputs(held, assignment, places) as outputs:
                 for sink, frame in outputs.items():
                     receipt = receipts[sink.receipt_name] = self.outputs.write(sink, frame, ticket)
                     counts[sink.name] = receipt["rows"]
@@ -100,14 +116,14 @@ class SparkJobs:
 
 @contextmanager
 def synced(
-    spark: CheckpointFiles, batch_id: int, cut: Mapping[str, Cut], pool: Executor, *, first: bool
+    record: SparkRecord, batch_id: int, cut: Mapping[str, Cut], pool: Executor, *, first: bool
 ) -> Iterator[None]:
-    """Spark's own record of the batch is on disk when the block ends: what is committed depends on it.
+    """Spark's own record of the batch is kept when the block ends: what is committed depends on it.
 
     `first`: before the block begins.
     """
     starts, ends = [part.start for part in cut.values()], [part.end for part in cut.values()]
-    done = pool.submit(spark.sync, batch_id, starts, ends)
+    done = pool.submit(record.sync, batch_id, starts, ends)
     try:
         if first:
             done.result()

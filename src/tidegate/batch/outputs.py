@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,6 +16,7 @@ from tidegate.pipeline.step import SinkStep, SourceStep
 from tidegate.sinks.files import Files
 from tidegate.sinks.sink import Attempt, Receipt, Sink, SinkWriter
 from tidegate.spark.reasons import reason
+from tidegate.storage.place import join
 
 _DEAD_LETTERS = "64 MB"
 """Their files are merged up to this size: a source may have some in every batch, for ever."""
@@ -32,12 +32,15 @@ class Outputs:
 
     @classmethod
     @contextmanager
-    def opened(cls, plan: Plan, spark: SparkSession, dead_letters: Path) -> Iterator[Outputs]:
-        """Those of a plan, closed at the end of the block or when one does not open."""
+    def opened(cls, plan: Plan, spark: SparkSession, dead_letters: str) -> Iterator[Outputs]:
+        """Those of a plan, closed at the end of the block or when one does not open.
+
+        `dead_letters` is a folder, or a place in an object store.
+        """
         sinks: dict[SinkStep | SourceStep, Sink] = {step: step.sink for step in plan.sinks}
         for source in plan.sources:
             if source.fallible:
-                place = dead_letters / source.name
+                place = join(dead_letters, source.name)
                 sinks[source] = Files(place, format="json", compact_to=_DEAD_LETTERS)
         writers: dict[SinkStep | SourceStep, SinkWriter] = {}
         with ExitStack() as stack:  # One that cannot be closed does not keep the others open.

@@ -8,8 +8,9 @@ rows in between would be in no batch or in two.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tidegate.errors import CheckpointError
 from tidegate.ledger.records import Cut, Entry
@@ -20,17 +21,22 @@ log = logging.getLogger(__name__)
 _UNKNOWN = Cut(None, None)
 
 
-def reconcile(spark: CheckpointFiles, last: Entry | None, sources: Sequence[str]) -> None:
+def reconcile(
+    spark: CheckpointFiles,
+    last: Entry | None,
+    sources: Sequence[str],
+    *,
+    check_newest: Callable[[], object] = lambda: None,
+) -> None:
     """Have Spark go on after the last committed batch, before a query starts. `sources` are in the order in
-    which Spark numbers them.
+    which Spark numbers them. `check_newest` raises FencedError when another driver has taken over.
 
     Raises CheckpointError when Spark is ahead of the ledger, or when a source cannot go on without files that
     are gone.
     """
     committed = last.batch_id if last else -1
     check_ahead(spark.folder, spark.finished(), committed)
-    cuts = [last.cut.get(name, _UNKNOWN) for name in sources] if last else [_UNKNOWN] * len(sources)
-    starts, ends = [cut.start for cut in cuts], [cut.end for cut in cuts]
+    starts, ends = ends_of(last, sources)
     for number, name in enumerate(sources):
         if lost := spark.missing_log(number, ends[number]):
             raise CheckpointError(
@@ -48,7 +54,13 @@ def reconcile(spark: CheckpointFiles, last: Entry | None, sources: Sequence[str]
         spark.rebuild(committed, starts, ends)
     if spark.newest("offsets") > committed and not _is_usable(spark, committed + 1, len(sources)):
         spark.unplan(committed + 1)
-    spark.tidy(ends)
+    spark.tidy(ends, check_newest)
+
+
+def ends_of(last: Entry | None, sources: Sequence[str]) -> tuple[list[Any], list[Any]]:
+    """Where the last committed batch began and ended, for each source; None where that is not known."""
+    cuts = [last.cut.get(name, _UNKNOWN) for name in sources] if last else [_UNKNOWN] * len(sources)
+    return [cut.start for cut in cuts], [cut.end for cut in cuts]
 
 
 def check_ahead(spark: Path, finished: int, committed: int) -> None:

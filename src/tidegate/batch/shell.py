@@ -46,9 +46,11 @@ from tidegate.errors import (
 )
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Cut, Entry
+from tidegate.rescale.route import Route
 from tidegate.sinks.sink import Receipt
 from tidegate.spark.reasons import reason
 from tidegate.state.fleet.nodes import Nodes, StateResult
+from tidegate.state.fleet.stateless import Stateless
 from tidegate.state.task.assignment import Assignment
 
 log = logging.getLogger(__name__)
@@ -86,7 +88,7 @@ class Batches:
 
     ledger: Ledger
     nodes: Nodes | None
-    """None for a pipeline without state."""
+    """None for a pipeline without state; `stateless` has its route then."""
     watermark: Watermark
     garbage: Garbage
     publish: Publish
@@ -100,9 +102,16 @@ class Batches:
     configured: tuple[int, int] | None = None
     """State nodes and parallelism of the configuration, for the ledger: a restart with the same ones keeps
     the route."""
+    stateless: Stateless | None = None
     map: Map = in_turn
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.time
+
+    @property
+    def route(self) -> Route | None:
+        """That of the next batch."""
+        routed = self.nodes or self.stateless
+        return routed.route if routed else None
 
     def run(
         self, batch_id: int, cut: Mapping[str, Cut], job: Job, *, planned_at: datetime | None = None
@@ -282,7 +291,7 @@ class _Batch:
                 state=kept.manifest if kept and durable else None,
                 meaning=of.meaning or {},
                 durable=durable,
-                route=nodes.route if nodes else None,
+                route=of.route,
                 configured=of.configured,
                 furthest=advanced.furthest,
                 planned_at=self._planned_at,

@@ -3,33 +3,12 @@
 from __future__ import annotations
 
 import json as jsonlib
-import re
 from typing import Annotated
 
 import typer
 
 from tidegate.cli.options import ConfigOption, JsonOption, SetOption
-
-_SECRET = re.compile(r"secret|password|token|access[.]key|passphrase", re.IGNORECASE)
-_PASSWORD = re.compile(r"(?<=://)([^/?#@]*?):[^/?#]*(?=@)|([?&]password)=[^&#]*")
-"""In a URL."""
-
-
-def shown(key: str, value: object) -> object:
-    """The value, with stars for what is secret: one of Spark's own settings by its key, a password in a URL.
-
-    >>> shown("spark.conf.spark.hadoop.fs.s3a.secret.key", "hunter2"), shown("engine.tries", 3)
-    ('***', 3)
-    >>> shown("state.redis", "redis://me:hunter2@example.org:6379/0")
-    'redis://me:***@example.org:6379/0'
-    """
-    if key.startswith("spark.conf.") and _SECRET.search(key):
-        return "***"
-    return _PASSWORD.sub(_starred, value) if isinstance(value, str) else value
-
-
-def _starred(found: re.Match[str]) -> str:
-    return f"{found[2]}=***" if found[2] else f"{found[1]}:***"
+from tidegate.security.secrecy import shown
 
 
 def config(

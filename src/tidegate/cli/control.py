@@ -7,21 +7,25 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.options import CheckpointArgument, JsonOption
+from tidegate.cli.connection import connected
+from tidegate.cli.options import AuthorityOption, JsonOption, PipelineArgument, TokenFileOption
 from tidegate.view.json import document
 from tidegate.view.rescales import print_history, print_rescale, print_status
 
 _POLL_SECONDS = 0.2
 
 
-def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
+def status(
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
+    json: JsonOption = False,
+) -> None:
     """Show what a running pipeline is doing.
 
     Its batches, its state nodes, and the rescale under way or the latest one.
     """
-    from tidegate.control.client import ControlClient
-
-    now = ControlClient.find(checkpoint).status()
+    now = connected(checkpoint, token_file, authority).status()
     if json:
         typer.echo(document(now))
     else:
@@ -29,7 +33,9 @@ def status(checkpoint: CheckpointArgument, json: JsonOption = False) -> None:
 
 
 def history(
-    checkpoint: CheckpointArgument,
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
     number: Annotated[
         int | None, typer.Argument(metavar="[NUMBER]", help="Show just this rescale, in full.")
     ] = None,
@@ -39,9 +45,7 @@ def history(
 
     All since it was started, oldest first.
     """
-    from tidegate.control.client import ControlClient
-
-    client = ControlClient.find(checkpoint)
+    client = connected(checkpoint, token_file, authority)
     if number is not None:
         one = client.rescale(number)
         if json:
@@ -59,7 +63,9 @@ def history(
 
 
 def stop(
-    checkpoint: CheckpointArgument,
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Return at once.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -67,9 +73,7 @@ def stop(
 
     Waits until it has stopped. The next start resumes from there.
     """
-    from tidegate.control.client import ControlClient
-
-    client = ControlClient.find(checkpoint)
+    client = connected(checkpoint, token_file, authority)
     client.stop()
     while not no_wait and client.answers():
         time.sleep(_POLL_SECONDS)

@@ -20,7 +20,7 @@ import typer
 from tidegate.view.findings import Finding, report
 
 _GIGA = 2**30
-_CAP_NET_ADMIN = 12
+_CAP_SYS_ADMIN = 21
 
 
 def doctor(
@@ -201,13 +201,12 @@ def extras() -> Iterator[Finding]:
 # --- lab -------------------------------------------------------------------------------------------
 
 
-def network_rights() -> Iterator[Finding]:
+def namespaces() -> Iterator[Finding]:
     status = Path("/proc/self/status")
     match = re.search(r"^CapEff:\s+(\w+)", status.read_text(), re.MULTILINE) if status.exists() else None
-    ok = bool(match and int(match[1], 16) >> _CAP_NET_ADMIN & 1)
-    found = "may change the network" if ok else "may not change the network"
-    fix = "run the lab as root, or grant CAP_NET_ADMIN (container: --cap-add NET_ADMIN --device /dev/net/tun)"
-    yield Finding("root or CAP_NET_ADMIN", "lab", ok, found, fix)
+    ok = bool(match and int(match[1], 16) >> _CAP_SYS_ADMIN & 1)
+    found = "may make namespaces" if ok else "may not make namespaces"
+    yield Finding("root", "lab", ok, found, "run the lab with sudo (container: --privileged)")
 
 
 def tun() -> Iterator[Finding]:
@@ -217,7 +216,7 @@ def tun() -> Iterator[Finding]:
             ok, found = True, "opens"
     except OSError as error:
         ok, found = False, error.strerror or str(error)
-    yield Finding(str(device), "lab", ok, found, "sudo modprobe tun, and run the lab as root")
+    yield Finding(str(device), "lab", ok, found, "sudo modprobe tun, and run the lab with sudo")
 
 
 def ip_command() -> Iterator[Finding]:
@@ -234,7 +233,7 @@ def real_time() -> Iterator[Finding]:
         ok, found = True, "granted"
     except (OSError, AttributeError) as error:
         ok, found = False, f"refused ({error})"
-    fix = "run the lab as root, or grant CAP_SYS_NICE (container: --cap-add SYS_NICE)"
+    fix = "run the lab with sudo (container: --privileged)"
     yield Finding("SCHED_FIFO", "lab", ok, found, fix)
 
 
@@ -249,7 +248,7 @@ CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     cores,
     environment,
     extras,
-    network_rights,
+    namespaces,
     tun,
     ip_command,
     real_time,

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import config, control, doctor, generate, run, savepoint, scale, show, sim, state
+from tidegate.cli import config, control, doctor, generate, lab, node, run, savepoint, scale, show, sim, state
 from tidegate.cli.options import application
 from tidegate.errors import ConfigError, DurationError, SizeError, TidegateError
 
@@ -26,7 +26,9 @@ app.command()(control.history)
 app.command()(control.stop)
 app.add_typer(state.app)
 app.command()(savepoint.savepoint)
+app.command()(node.node)
 app.add_typer(sim.app)
+app.add_typer(lab.app)
 app.command()(config.config)
 app.command()(doctor.doctor)
 

@@ -54,7 +54,25 @@ ConfigOption = Annotated[
     Path | None, typer.Option("--config", metavar="PATH", help="Read this file instead of ./tidegate.toml.")
 ]
 CheckpointArgument = Annotated[
-    Path, typer.Argument(metavar="CHECKPOINT", help="The checkpoint folder, like .tidegate/NAME.")
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT", help="A folder like .tidegate/NAME, or a URL like s3://BUCKET/NAME."
+    ),
+]
+PipelineArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="As `tidegate run` has it; from another machine the URL of the control API, https://HOST:PORT.",
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="With a URL: a file with the token of the pipeline."),
+]
+AuthorityOption = Annotated[
+    Path | None,
+    typer.Option("--authority", metavar="FILE", help="With a URL: who has signed its certificate, as PEM."),
 ]
 LogOption = Annotated[
     str | None,
@@ -66,7 +84,7 @@ NodesOption = Annotated[
 ]
 ParallelismOption = Annotated[
     int | None,
-    typer.Option("--parallelism", metavar="N", min=1, help="How many Spark partitions keyed steps get."),
+    typer.Option("--parallelism", metavar="N", min=1, help="In how many Spark partitions to work."),
 ]
 StrategyOption = Annotated[
     Strategy | None,

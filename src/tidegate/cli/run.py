@@ -22,7 +22,7 @@ def run(
     parallelism: Annotated[int | None, typer.Option(help="How many partitions a batch has.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="The checkpoint to resume from and write to."),
+        typer.Option(metavar="PLACE", help="The checkpoint, a folder or a URL like s3://BUCKET/NAME."),
     ] = None,
     master: Annotated[str | None, typer.Option(help="Spark master, like 'local[4]' or spark://...")] = None,
     settings: SetOption = None,

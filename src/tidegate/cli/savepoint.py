@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from tidegate.cli.options import CheckpointArgument, LogOption
 
 def savepoint(
     checkpoint: CheckpointArgument,
-    dest: Annotated[Path, typer.Argument(metavar="DEST", help="A folder that does not exist yet.")],
+    dest: Annotated[str, typer.Argument(metavar="DEST", help="A folder or URL where nothing is yet.")],
     log: LogOption = None,
 ) -> None:
     """Copy a checkpoint at its last committed batch.

@@ -6,20 +6,22 @@ import shlex
 import sys
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.connection import connected
 from tidegate.cli.options import (
+    AuthorityOption,
     BytesOption,
-    CheckpointArgument,
     JsonOption,
     NodesOption,
     NoWaitOption,
     ParallelismOption,
+    PipelineArgument,
     StepOption,
     StrategyOption,
+    TokenFileOption,
 )
 from tidegate.errors import ControlError
 from tidegate.rescale.model import Ask, Rescale
@@ -34,7 +36,9 @@ _POLL_SECONDS = 0.2
 
 
 def plan(
-    checkpoint: CheckpointArgument,
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
     nodes: NodesOption = None,
     parallelism: ParallelismOption = None,
     strategy: StrategyOption = None,
@@ -55,8 +59,6 @@ def plan(
         raise typer.BadParameter("say what to plan: --nodes, --parallelism or both, or --rebalance")
     if limit is not None and not rebalance:
         raise typer.BadParameter("--bytes is for --rebalance")
-    from tidegate.control.client import ControlClient
-
     ask = Ask(
         kind="rebalance" if rebalance else "scale",
         nodes=nodes,
@@ -65,7 +67,7 @@ def plan(
         step=step,
         bytes=limit,
     )
-    found = ControlClient.find(checkpoint).plan(ask)
+    found = connected(checkpoint, token_file, authority).plan(ask)
     if json:
         typer.echo(document(found))
         return
@@ -74,7 +76,9 @@ def plan(
 
 
 def scale(
-    checkpoint: CheckpointArgument,
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
     nodes: NodesOption = None,
     parallelism: ParallelismOption = None,
     strategy: StrategyOption = None,
@@ -90,11 +94,14 @@ def scale(
     if nodes is None and parallelism is None:
         raise typer.BadParameter("say what to change: --nodes, --parallelism or both")
     ask = Ask(nodes=nodes, parallelism=parallelism, strategy=strategy, step=step)
-    _carry_out(checkpoint, ask, wait=not no_wait, json=json)
+    client = connected(checkpoint, token_file, authority)
+    _carry_out(client, ask, wait=not no_wait, json=json)
 
 
 def rebalance(
-    checkpoint: CheckpointArgument,
+    checkpoint: PipelineArgument,
+    token_file: TokenFileOption = None,
+    authority: AuthorityOption = None,
     limit: BytesOption = None,
     strategy: StrategyOption = None,
     step: StepOption = None,
@@ -107,21 +114,19 @@ def rebalance(
     or is replaced by another rescale.
     """
     ask = Ask(kind="rebalance", strategy=strategy, step=step, bytes=limit)
-    _carry_out(checkpoint, ask, wait=not no_wait, json=json)
+    client = connected(checkpoint, token_file, authority)
+    _carry_out(client, ask, wait=not no_wait, json=json)
 
 
-def _command(checkpoint: Path, ask: Ask) -> str:
-    words = ["tidegate", ask.kind, str(checkpoint)]
+def _command(checkpoint: str, ask: Ask) -> str:
+    words = ["tidegate", ask.kind, checkpoint]
     for name, value in asdict(ask).items():
         if name != "kind" and value is not None:
             words += [f"--{name}", str(value)]
     return shlex.join(words)
 
 
-def _carry_out(checkpoint: Path, ask: Ask, *, wait: bool, json: bool) -> None:
-    from tidegate.control.client import ControlClient
-
-    client = ControlClient.find(checkpoint)
+def _carry_out(client: ControlClient, ask: Ask, *, wait: bool, json: bool) -> None:
     plan = client.plan(ask)
     if not json:
         typer.echo(plan_line(plan))

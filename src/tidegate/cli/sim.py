@@ -26,7 +26,14 @@ _FIGURES = {
     "nodes": "nodes started",
     "node deaths": "deaths of nodes",
     "node hangs": "hangs of nodes",
+    "left to their lease": "nodes replaced while out of reach",
+    "leases": "nodes that gave up without a driver",
+    "host deaths": "deaths of hosts",
+    "hosts left": "hosts that nodes had to leave",
+    "cuts": "cuts between hosts, or to the store",
+    "store away": "requests to the store without an answer",
     "power cuts": "power cuts",
+    "deletions": "deletions in Spark's checkpoint",
     "lost": "calls lost",
     "late": "calls that came late or twice",
     "stragglers": "tasks left behind",
@@ -41,8 +48,8 @@ Seed = Annotated[int | None, typer.Option(min=0, help="Simulate only this seed."
 Story = Annotated[bool, typer.Option("--story", help="Print every event of the run; needs --seed.")]
 
 
-_PROTOCOL = """Simulate batches under faults: drivers and nodes die, hang and come back, calls are lost, late
-or duplicated, tasks are left behind, and the power is cut.
+_PROTOCOL = """Simulate batches under faults: drivers, nodes and hosts die, hang and come back, calls are
+lost, late or duplicated, links between hosts are cut, tasks are left behind, and the power is cut.
 
 Runs the real classes over a simulated network, disk and clock. Each run must end with the right state, and
 with each output exactly once. Exit code 1 if one does not."""

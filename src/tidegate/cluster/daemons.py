@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tidegate.cluster import guard
@@ -27,12 +27,12 @@ class Daemon:
     however that ends."""
 
     def __init__(self, command: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> None:
-        """`folder` is made. What the process says goes to `log` in it."""
+        """`folder` is made if it is not there. What the process says goes to `log` in it."""
         if sys.platform != "linux":
             raise ClusterError(
                 "clusters of processes need Linux; set cluster.workers to 0 to run without one"
             )
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._guard = subprocess.Popen(
             # Isolated and bare: it starts in no time, and imports nothing that could be missing.
@@ -88,9 +88,25 @@ class Daemon:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def start_master(folder: Path) -> tuple[Daemon, str]:
-    """A master on loopback and its address, once it takes workers."""
-    daemon = Daemon(standalone.master_command(), folder=folder, environment=standalone.environment())
+Placed = Callable[[Sequence[str]], Sequence[str]]
+"""The command line that runs a command where it belongs."""
+
+
+def start_master(
+    folder: Path,
+    *,
+    host: str = standalone.LOOPBACK,
+    port: int = 0,
+    properties: Path | None = None,
+    placed: Placed = list,
+) -> tuple[Daemon, str]:
+    """A master and its address, once it takes workers; without more, on loopback at any free port.
+    `properties` is a file with settings of Spark."""
+    daemon = Daemon(
+        placed(standalone.master_command(host, port, properties)),
+        folder=folder,
+        environment=standalone.environment(host),
+    )
     until = time.monotonic() + _START
     while (address := standalone.master_address(daemon.log())) is None:
         if not daemon.alive or time.monotonic() > until:
@@ -101,10 +117,30 @@ def start_master(folder: Path) -> tuple[Daemon, str]:
     return daemon, address
 
 
-def start_worker(folder: Path, master: str, *, cores: int, memory: str) -> Daemon:
-    """A worker on loopback; it registers with the master by itself. Its executors are in `folder`/work."""
+def start_worker(
+    folder: Path,
+    master: str,
+    *,
+    cores: int,
+    memory: str,
+    host: str = standalone.LOOPBACK,
+    files: Path | None = None,
+    properties: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    placed: Placed = list,
+) -> Daemon:
+    """A worker, on loopback without more; it registers with the master by itself. What its executors write
+    is in `files`, which is `folder` if left out. They inherit `environment`."""
+    files = files or folder
+    command = standalone.worker_command(
+        files / "work", master, cores=cores, memory=memory, host=host, properties=properties
+    )
     return Daemon(
-        standalone.worker_command(folder / "work", master, cores=cores, memory=memory),
+        placed(command),
         folder=folder,
-        environment={**standalone.environment(), "SPARK_LOCAL_DIRS": str(folder / "local")},
+        environment={
+            **standalone.environment(host),
+            "SPARK_LOCAL_DIRS": str(files / "local"),
+            **(environment or {}),
+        },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import shutil
 import tempfile
 import threading
@@ -16,7 +17,7 @@ from tidegate.cluster.daemons import Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, checked_count, executor_conf
 from tidegate.cluster.workers import WorkerState, reconcile
 from tidegate.errors import ClusterError
-from tidegate.spark import session
+from tidegate.spark import authentication, session
 from tidegate.spark.executors import Executors
 from tidegate.spark.standalone import LOOPBACK, launched_executors
 
@@ -60,7 +61,8 @@ class _Worker:
 
 
 class LocalCluster(Cluster):
-    """A master and `workers` workers on loopback, each with one executor of `cores` and `memory`.
+    """A master and `workers` workers on loopback, each with one executor of `cores` and `memory`. They talk
+    to nobody who does not know their secret.
 
     A worker that dies is replaced. All processes end, and all files go, with this object and with this
     process, however it ends.
@@ -79,9 +81,16 @@ class LocalCluster(Cluster):
         self._watcher = threading.Thread(target=self._watch, name="cluster-watcher", daemon=True)
         with ExitStack() as undo:
             undo.callback(shutil.rmtree, self._home, ignore_errors=True)
-            self._daemon, master = start_master(self._home / "master")
+            secret = secrets.token_urlsafe(32)
+            # In the folder of the master, which goes even if this process is killed.
+            folder = self._home / "master"
+            folder.mkdir()
+            self._properties = folder / "properties"
+            authentication.write_properties(self._properties, secret)
+            self._daemon, master = start_master(folder, properties=self._properties)
             conf = {
                 **executor_conf(cores, memory),
+                **authentication.authenticated(secret, encrypted=False),
                 "spark.driver.host": LOOPBACK,
                 "spark.driver.bindAddress": LOOPBACK,
                 "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}",
@@ -201,6 +210,12 @@ class LocalCluster(Cluster):
     def _start_worker(self) -> None:
         self._count += 1
         name = f"worker-{self._count}"
-        daemon = start_worker(self._home / name, self.master, cores=self._cores, memory=self._memory)
+        daemon = start_worker(
+            self._home / name,
+            self.master,
+            cores=self._cores,
+            memory=self._memory,
+            properties=self._properties,
+        )
         log.info("started %s, process %d", name, daemon.pid)
         self._workers.append(_Worker(name, daemon))

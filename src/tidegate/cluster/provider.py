@@ -52,6 +52,7 @@ class Cluster(ABC):
         """Spark settings that the session has to have."""
         self._executors: Executors | None = None
         self._warming: Warming | None = None
+        self._retained: int | None = None
 
     @abstractmethod
     def attach(self, spark: SparkSession) -> None:
@@ -70,6 +71,18 @@ class Cluster(ABC):
         """The ids of those that live, oldest first, without the driver."""
         executors = self._executors
         return executors.ids() if executors else ()
+
+    def retain(self, executors: int) -> None:
+        """Tell how many executors the next `fit` is for, so that state can move away from machines that will
+        have none."""
+        self._retained = executors
+
+    def staying(self) -> frozenset[str]:
+        """The ids of the executors that live and that nobody has told to end, or is about to."""
+        executors = self._executors
+        leaving = executors.leaving if executors else set[str]()
+        ids = [id for id in self.executors() if id not in leaving]
+        return frozenset(ids[: self._retained])
 
     def close(self) -> None:
         """End what was started for this cluster. May be called again."""

@@ -54,6 +54,7 @@ Count = Annotated[int, Field(ge=1, description="a whole number, 1 or more")]
 Share = Annotated[float, Field(gt=0, le=1, description="a number above 0, at most 1")]
 Switch = Annotated[bool, Field(description="true or false")]
 Memory = Annotated[str, Field(pattern=r"^[1-9]\d*[kmgtKMGT]$", description="a size like '2g' or '512m'")]
+File = Annotated[str | None, Field(min_length=1, description="a file, or none")]
 
 
 class Section(BaseModel):
@@ -89,10 +90,10 @@ class EngineSettings(Section):
     """Whether `--until-done` closes at its end everything that is open: windows, sessions, joins, timers."""
     checkpoint: Annotated[
         str,
-        Field(min_length=1, description="a folder; {pipeline} in it is the name"),
+        Field(min_length=1, description="a folder or a URL; {pipeline} in it is the name"),
         AfterValidator(_checkpoint),
     ] = ".tidegate/{pipeline}"
-    """The folder that a pipeline resumes from; `{pipeline}` stands for its name."""
+    """The folder or the store that a pipeline resumes from; `{pipeline}` stands for its name."""
 
 
 class AdmissionSettings(Section):
@@ -112,6 +113,9 @@ class AdmissionSettings(Section):
 class StateSettings(Section):
     """Where keyed steps keep their state."""
 
+    provider: Literal["local", "executors", "remote"] = "local"
+    """Where nodes run: on the driver's machine, on those of Spark's executors, or on machines where
+    `tidegate node` runs."""
     nodes: Count = 2
     """State nodes: processes that hold the key groups."""
     key_groups: Annotated[
@@ -138,6 +142,15 @@ class StateSettings(Section):
     ] = None
     """The address that nodes listen on, with TLS, for tasks on other machines. None means Unix sockets that
     only this user may open."""
+    lease: Duration = "30 seconds"
+    """A node on another machine that hears nothing of its driver for this long ends."""
+    registry: Annotated[
+        str | None,
+        Field(min_length=1, description="a folder or an s3:// address, or none"),
+    ] = None
+    """For `remote`: where machines with `tidegate node` make themselves known."""
+    token_file: Annotated[str | None, Field(min_length=1, description="a file, or none")] = None
+    """For `remote`: what the driver and those machines share."""
     redis: Annotated[str, Field(min_length=1, description="a redis:// address")] = "redis://127.0.0.1:6379/0"
     """The server of the backend `redis`."""
     strategy: Literal["restart", "eager", "lazy", "hybrid"] = "hybrid"
@@ -155,8 +168,29 @@ class ControlSettings(Section):
     enabled: Switch = True
     bind: Annotated[str, Field(min_length=1, description="an address to listen on")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535, description="a port, or 0 for any that is free")] = 0
+    token_file: File = None
+    """The token that requests need; None has each run make its own."""
     scale_by_get: Switch = False
     """Whether `GET /scale?stage=N` adds a state node, for callers that can send nothing else."""
+
+
+class SecuritySettings(Section):
+    """Who may talk to the parts of a pipeline. Files are read by the driver only."""
+
+    tls: Literal["auto", "on", "off"] = "auto"
+    """`auto` means on if anything listens on an address: state nodes on any, the control API on one that
+    other machines reach. With `off`, whoever can read the network can do what the pipeline can."""
+    certificate: File = None
+    """PEM, of this pipeline; with `key` and `authority`. None has each run make its own authority."""
+    key: File = None
+    """Its private key, PEM, without a passphrase, in a file that only its user or a group may read."""
+    authority: File = None
+    """PEM; both sides of a connection accept certificates signed by it, with the name in `certificate`."""
+    spark: Literal["auto", "on", "off"] = "auto"
+    """Whether Spark's own processes authenticate each other: `auto` means yes, and with TLS encrypted. An
+    existing master at another machine has a secret for that, see `spark_secret_file`."""
+    spark_secret_file: File = None
+    """The secret that `spark.authenticate.secret` is on an existing master and its workers."""
 
 
 class ClusterSettings(Section):
@@ -175,7 +209,9 @@ class ClusterSettings(Section):
 class DeadLettersSettings(Section):
     """Where records that cannot be read go."""
 
-    path: Annotated[str | None, Field(min_length=1, description="a folder, or none")] = None
+    path: Annotated[
+        str | None, Field(min_length=1, description="a folder or an address like s3://bucket/path, or none")
+    ] = None
     """None puts them into `dead-letters` in the checkpoint."""
 
 
@@ -209,6 +245,7 @@ class Config(BaseModel):
     admission: AdmissionSettings = AdmissionSettings()
     state: StateSettings = StateSettings()
     control: ControlSettings = ControlSettings()
+    security: SecuritySettings = SecuritySettings()
     cluster: ClusterSettings = ClusterSettings()
     dead_letters: DeadLettersSettings = DeadLettersSettings()
     spark: SparkSettings = SparkSettings()

@@ -31,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 _OPEN = frozenset({"/docs", "/openapi.json", "/health"})
 _NOTHING_FROM_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'"
+_LARGEST = 64 << 10
+"""Bytes of the body of a request."""
 _SHOWN = 40
 """Characters of a wrong value that an error repeats."""
 
@@ -209,7 +211,8 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
 
 class TokenMiddleware:
-    """Rejects requests without the token, and turns any failure behind it into a one-line answer."""
+    """Rejects requests without the token, or with a large body, before it is read, and turns any failure
+    behind it into a one-line answer."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
@@ -223,6 +226,10 @@ class TokenMiddleware:
             text = "this needs the token of control.json in the checkpoint: Authorization: Bearer TOKEN"
             refusal = _error(401, text, headers={"WWW-Authenticate": "Bearer"})
             await refusal(scope, receive, send)
+            return
+        if (size := _announced(scope)) is None or size > _LARGEST:
+            text = f"the body must have a length, of {_LARGEST:,} bytes at most"
+            await _error(413, text)(scope, receive, send)
             return
         answered = False
 
@@ -245,6 +252,14 @@ class TokenMiddleware:
     def _admits(self, scope: Scope) -> bool:
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         return len(given) == 1 and secrets.compare_digest(given[0], self._wanted)
+
+
+def _announced(scope: Scope) -> int | None:
+    """The length of the body; None if it comes in pieces. The server reads no more than that."""
+    headers = dict(scope["headers"])
+    if b"transfer-encoding" in headers:
+        return None
+    return int(headers.get(b"content-length", b"0"))
 
 
 def _explain_errors(api: FastAPI) -> None:

@@ -6,15 +6,19 @@ import http.client
 import ipaddress
 import json
 import os
+import ssl
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
+from tidegate.control.contact import FILE, Contact
 from tidegate.control.controls import Status
-from tidegate.control.server import FILE, Contact
-from tidegate.errors import ControlError
+from tidegate.errors import ControlError, TidegateError
+from tidegate.ledger.presence import driver_at
 from tidegate.rescale.model import Ask, PlanView, Rescale
+from tidegate.security.contexts import trusting
+from tidegate.storage.place import local_folder, open_storage, working_folder
 
 T = TypeVar("T")
 
@@ -25,19 +29,36 @@ class ControlClient:
     """The `Controls` of a pipeline in another process. Raises ControlError, also when nobody answers."""
 
     def __init__(
-        self, url: str, token: str, *, pipeline: str = "the pipeline", timeout: float = _TIMEOUT
+        self,
+        url: str,
+        token: str,
+        *,
+        pipeline: str = "the pipeline",
+        authority: str | None = None,
+        name: str | None = None,
+        timeout: float = _TIMEOUT,
     ) -> None:
+        """`authority` is the certificate, in PEM, that https:// needs; None takes those that this machine
+        trusts. `name` is in the certificate of the pipeline; None goes by the address."""
         self.url = url
         self.pipeline = pipeline
         self._token = token
+        self._authority = authority
+        self._name = name
         self._timeout = timeout
 
     @classmethod
-    def find(cls, checkpoint: Path) -> ControlClient:
-        """The client of the pipeline that runs on this checkpoint, which has answered once."""
-        file = checkpoint / FILE
-        told = _read(file)
-        found = cls(told.url, told.token, pipeline=told.pipeline)
+    def find(cls, checkpoint: str | Path) -> ControlClient:
+        """The client of the pipeline that runs on this checkpoint, which has answered once.
+
+        The token is in the driver's folder, on its machine.
+        """
+        file = working_folder(checkpoint) / FILE
+        try:
+            told = _read(file, checkpoint)
+        except ControlError as error:
+            raise _elsewhere(checkpoint) or error from None
+        found = cls(told.url, told.token, pipeline=told.pipeline, authority=told.authority, name=told.name)
         # On this machine the process is ours to see. Its port may have gone to somebody else since.
         if _is_local(told.url) and not _alive(told.pid):
             raise ControlError(
@@ -45,6 +66,17 @@ class ControlClient:
                 f"left {file} behind; the next `tidegate run` replaces it"
             )
         found.status()
+        return found
+
+    @classmethod
+    def at(cls, url: str, *, token: str, authority: str | None = None) -> ControlClient:
+        """The client of the pipeline whose control API is there, which has answered once. Other names than
+        that of the address are not taken for it."""
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not parts.port:
+            raise ControlError(f"{url} is not the URL of a control API; write it like https://10.0.0.5:8443")
+        found = cls(url.rstrip("/"), token, authority=authority)
+        found.pipeline = found.status().pipeline
         return found
 
     def status(self) -> Status:
@@ -94,9 +126,7 @@ class ControlClient:
             ) from error
 
     def _call(self, method: str, path: str, body: object = None, *, patient: bool = False) -> bytes:
-        parts = urlsplit(self.url)
-        limit = None if patient else self._timeout
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit)
+        connection = self._connection(None if patient else self._timeout)
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body)
         try:
@@ -116,7 +146,23 @@ class ControlClient:
             raise _refusal(text) or ControlError(f"{method} {self.url}{path} answers {answer.status}")
         return text
 
+    def _connection(self, limit: float | None) -> http.client.HTTPConnection:
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme != "https":
+            return http.client.HTTPConnection(host, port, timeout=limit)
+        try:
+            context = trusting(self._authority)
+        except ssl.SSLError as error:
+            raise ControlError("the authority of the pipeline is no certificate in PEM") from error
+        return _HTTPS(host, port, timeout=limit, context=context, name=self._name or host)
+
     def _gone(self, error: Exception) -> NoReturn:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            raise ControlError(
+                f"what answers at {self.url} does not prove that it is {self.pipeline}: "
+                f"{error.verify_message}"
+            ) from error
         if isinstance(error, TimeoutError):
             why = f"within {self._timeout:g} s"
         else:
@@ -126,11 +172,41 @@ class ControlClient:
         ) from error
 
 
+class _HTTPS(http.client.HTTPSConnection):
+    """A connection to a server with a certificate for this name, whatever its address."""
+
+    def __init__(self, *place: Any, context: ssl.SSLContext, name: str, **how: Any) -> None:
+        super().__init__(*place, **how)
+        self._trusting = context
+        self._name = name
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._trusting.wrap_socket(self.sock, server_hostname=self._name)
+
+
 def _given(ask: Ask) -> dict[str, Any]:
     return {name: value for name, value in asdict(ask).items() if value is not None}
 
 
-def _read(file: Path) -> Contact:
+def _elsewhere(checkpoint: str | Path) -> ControlError | None:
+    """What a driver on another machine has told of itself in the store."""
+    if local_folder(checkpoint) is not None:
+        return None
+    try:
+        driver = driver_at(open_storage(checkpoint))
+    except TidegateError as error:
+        return ControlError(f"there is no telling who runs on {checkpoint}: {error}")
+    if driver is None or driver.ended:
+        return None
+    where = f"; its control API is at {driver.control}" if driver.control else ""
+    return ControlError(
+        f"the driver of {checkpoint} runs on {driver.host}, as process {driver.pid}{where}. Give the command "
+        "there, as the user who runs it, or with that URL, --token-file and --authority"
+    )
+
+
+def _read(file: Path, checkpoint: str | Path) -> Contact:
     from pydantic import TypeAdapter
 
     try:
@@ -138,10 +214,10 @@ def _read(file: Path) -> Contact:
         _ = urlsplit(told.url).port  # raises ValueError for what is no port
         return told
     except FileNotFoundError:
-        if not file.parent.is_dir():
-            raise ControlError(f"there is no checkpoint {file.parent}") from None
+        if local_folder(checkpoint) is not None and not file.parent.is_dir():
+            raise ControlError(f"there is no checkpoint {checkpoint}") from None
         raise ControlError(
-            f"no pipeline with a control API runs on {file.parent}: it holds no {file.name}"
+            f"no pipeline with a control API runs on {checkpoint}: there is no {file}"
         ) from None
     except PermissionError:
         raise ControlError(f"{file} can only be read by the user who runs the pipeline") from None

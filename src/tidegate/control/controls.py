@@ -48,6 +48,10 @@ class Status:
     waiting_files: int | None = None
     """Files that wait in the folders of `Files` sources; None without such a source."""
     waiting_bytes: int | None = None
+    state_wire: int = 0
+    """Bytes of keys and rows that went between tasks and state nodes in the latest batch."""
+    state_wire_remote: int = 0
+    """Those of them that went between a task and a node on another host."""
 
 
 class Controls(Protocol):

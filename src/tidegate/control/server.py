@@ -5,32 +5,21 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
-import secrets
 import socket
 import threading
 import time
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Self
 from uuid import uuid4
 
+from tidegate.control.contact import FILE, Contact
 from tidegate.control.controls import Controls
 from tidegate.disk import DISK
 from tidegate.errors import ControlError
-
-FILE = "control.json"
-"""In the checkpoint: where the pipeline answers, and the token it wants."""
-
-
-@dataclass(frozen=True, slots=True)
-class Contact:
-    """What that file says; the process is the driver's."""
-
-    url: str
-    token: str
-    pid: int
-    pipeline: str
-
+from tidegate.security.contexts import serving
+from tidegate.security.security import Security
 
 _PATIENCE = 0.5
 """Seconds that requests under way get at the end."""
@@ -51,8 +40,11 @@ class ControlServer:
         bind: str = "127.0.0.1",
         port: int = 0,
         scale_by_get: bool = False,
+        security: Security | None = None,
     ) -> None:
-        self.token = secrets.token_urlsafe(32)
+        """`security` is the driver's; None makes one, for plain HTTP."""
+        self._security = security or Security.of_run("control", tls=False)
+        self.token = self._security.token
         self.url = ""
         """Where it answers; empty before the context is entered."""
         self._controls = controls
@@ -68,7 +60,8 @@ class ControlServer:
         from tidegate.control.api import app
 
         listening = _listen(self._bind, self._port)
-        self.url = _url(listening)
+        tls = self._security.party("control", _names(listening)).tls
+        self.url = _url(listening, "https" if tls else "http")
         # In a thread uvicorn leaves signals alone, and without a `log_config` logging.
         config = uvicorn.Config(
             app(self._controls, self.token, scale_by_get=self._scale_by_get),
@@ -80,6 +73,8 @@ class ControlServer:
             server_header=False,
             proxy_headers=False,
         )
+        config.load()
+        config.ssl = serving(tls) if tls else None
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listening],), name="tidegate-control", daemon=True
@@ -105,7 +100,15 @@ class ControlServer:
             time.sleep(0.005)
 
     def _announce(self) -> None:
-        contact = Contact(self.url, self.token, os.getpid(), self._controls.status().pipeline)
+        tls = self._security.tls
+        contact = Contact(
+            self.url,
+            self.token,
+            os.getpid(),
+            self._controls.status().pipeline,
+            tls.authority if tls else None,
+            tls.name if tls else None,
+        )
         self._file.parent.mkdir(parents=True, exist_ok=True)
         draft = self._file.with_name(f".{FILE}.{uuid4().hex}")
         try:
@@ -145,10 +148,22 @@ def _listen(bind: str, port: int) -> socket.socket:
         ) from error
 
 
-def _url(listening: socket.socket) -> str:
+def _names(listening: socket.socket) -> list[str]:
+    """How this machine and others may call the host of the socket."""
+    host = listening.getsockname()[0]
+    if not ipaddress.ip_address(host).is_unspecified:
+        return [host]
+    own = socket.gethostname()
+    with suppress(OSError):
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(own, None)}
+        return ["127.0.0.1", "::1", "localhost", own, *sorted(found)]
+    return ["127.0.0.1", "::1", "localhost", own]
+
+
+def _url(listening: socket.socket, scheme: str) -> str:
     """Where this machine reaches the socket."""
     host, port = listening.getsockname()[:2]
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
         address = ipaddress.ip_address("127.0.0.1" if address.version == 4 else "::1")
-    return f"http://{address}:{port}" if address.version == 4 else f"http://[{address}]:{port}"
+    return f"{scheme}://{address}:{port}" if address.version == 4 else f"{scheme}://[{address}]:{port}"

@@ -62,11 +62,13 @@ class Generation:
     """A driver has taken over."""
 
     number: int
+    driver: str = ""
+    """Which one of those that may have wanted this number."""
 
 
 def encode(record: Entry | Generation) -> bytes:
     if isinstance(record, Generation):
-        return sealed({"generation": record.number})
+        return sealed({"generation": record.number, **({"driver": record.driver} if record.driver else {})})
     form: dict[str, Any] = {
         "batch_id": record.batch_id,
         "generation": record.generation,
@@ -104,8 +106,8 @@ def is_entry(content: bytes) -> bool:
     return isinstance(form, dict) and "batch_id" in form
 
 
-def _generation(*, generation: int) -> Generation:
-    return Generation(generation)
+def _generation(*, generation: int, driver: str = "") -> Generation:
+    return Generation(generation, driver)
 
 
 def _entry(form: dict[str, Any]) -> Entry:

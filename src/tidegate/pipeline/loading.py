@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
@@ -40,7 +41,7 @@ def load(target: str) -> Pipeline:
         # The text of a SyntaxError ends in the line, which the place tells as well.
         text = error.msg if _wrong_syntax(error, path) else error
         raise PipelineError(
-            f"the file failed: {type(error).__name__}: {text}", where=_line_in(path, error)
+            f"the file failed: {type(error).__name__}: {text}{_meant(error)}", where=_line_in(path, error)
         ) from error
     finally:
         declared.reset(token)
@@ -92,6 +93,16 @@ def _choose(
 def _wrong_syntax(error: Exception, path: Path) -> TypeGuard[SyntaxError]:
     """Whether it is the file itself, and no module that it imports, that is no Python."""
     return isinstance(error, SyntaxError) and error.filename == str(path.resolve())
+
+
+def _meant(error: Exception) -> str:
+    """Which names may be meant by one that does not exist."""
+    if not isinstance(error, AttributeError) or error.name is None or error.obj is None:
+        return ""
+    names = [name for name in dir(error.obj) if not name.startswith("_")]
+    alike = [name for name in names if error.name in name.split("_")]
+    alike = alike or get_close_matches(error.name, names, n=1)
+    return f"; did you mean {' or '.join(map(repr, alike))}?" if alike else ""
 
 
 def _line_in(path: Path, error: Exception) -> Where:

@@ -15,6 +15,7 @@ from tidegate.pipeline.step import SourceStep, Step
 from tidegate.pipeline.stream import Stream
 from tidegate.pipeline.where import caller, refused
 from tidegate.sources.source import Source
+from tidegate.units import seconds
 
 if TYPE_CHECKING:
     from tidegate.config import Config
@@ -76,11 +77,11 @@ class Pipeline:
         *,
         config: Config | None = None,
         listeners: Sequence[Listener] | None = None,
-        duration: float | None = None,
+        duration: str | float | None = None,
         until_done: bool = False,
         take_over: bool = False,
     ) -> Summary:
-        """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration` seconds, or `until_done`.
+        """Run until stopped (SIGINT, SIGTERM, SIGHUP), for `duration`, a text or seconds, or `until_done`.
 
         With `until_done`, the run ends when every source has been read to its end, and closes what is open:
         windows, sessions, joins and timers. Without `config`, settings come from the pipeline,
@@ -97,7 +98,7 @@ class Pipeline:
             self.config,
             config,
             listeners=listeners,
-            duration=duration,
+            duration=seconds(duration) if isinstance(duration, str) else duration,
             until_done=until_done,
             take_over=take_over,
         )

@@ -175,7 +175,7 @@ class Stream(_Declared):
         if not name.startswith("_") and hasattr(KeyedStream, name):
             problem = "needs a key, but this stream has no key; call .key_by('column') first"
             raise refused(problem, step=name)
-        raise AttributeError(f"a stream has no {name!r}")
+        raise AttributeError(f"a stream has no {name!r}", name=name, obj=self)
 
 
 class KeyedStream(_Declared):
@@ -251,6 +251,12 @@ class KeyedStream(_Declared):
                 )
         return self._then(keyed.Aggregate, aggregates=dict(aggregates), window=window, mode=mode)
 
+    def __getattr__(self, name: str) -> NoReturn:
+        if not name.startswith("_") and hasattr(Stream, name):
+            problem = "cannot follow .key_by(...) directly; call it before that, or after .aggregate(...)"
+            raise refused(problem, step=name)
+        raise AttributeError(f"a stream with a key has no {name!r}", name=name, obj=self)
+
 
 class WindowedStream:
     """A keyed stream cut into windows."""
@@ -267,6 +273,9 @@ class WindowedStream:
     def aggregate(self, **aggregates: AggregateFunction) -> Stream:
         """Aggregates per key and window."""
         return self._stream._aggregate(aggregates, self._window, self._emit)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a window has no {name!r}, only .aggregate(...)")
 
 
 def _keys(step: str, on: On, how: str) -> Keys:

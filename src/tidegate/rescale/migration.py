@@ -29,9 +29,13 @@ class Asked:
     number: int
     route: Route
     strategy: Strategy
+    moving: frozenset[int] = frozenset()
+    """Nodes that go to another machine, by number."""
 
     def __str__(self) -> str:
-        return f"rescale {self.number} ({self.strategy}) to {len(self.route.nodes)} nodes was asked for"
+        many = len(self.route.nodes)
+        target = f"{many} nodes" if many else f"{self.route.parallelism} partitions"
+        return f"rescale {self.number} ({self.strategy}) to {target} was asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +86,10 @@ Event: TypeAlias = Asked | Started | NotStarted | Boundary | Restarted | Committ
 
 @dataclass(frozen=True, slots=True)
 class StartNodes:
-    """Have nodes up to this number of them, while the others go on."""
+    """Have nodes up to this number of them, and others beside those that move, while all go on."""
 
     count: int
+    moving: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +206,11 @@ class Migration:
         self.check(event.strategy)
         self._asked = event
         needed = self._needed(event.route)
-        if event.strategy == "restart" or needed <= self._nodes:
+        if event.strategy == "restart" or (needed <= self._nodes and not event.moving):
             self.phase = "ready"
             return []
-        self.phase, self._before, self._nodes = "starting", self._nodes, needed
-        return [StartNodes(needed)]
+        self.phase, self._before, self._nodes = "starting", self._nodes, max(needed, self._nodes)
+        return [StartNodes(self._nodes, event.moving)]
 
     def _switch(self) -> list[Instruction]:
         assert self._asked is not None
@@ -226,4 +231,4 @@ class Migration:
         return [Settle(number, self._nodes)]
 
     def _needed(self, route: Route) -> int:
-        return max(route.nodes) + 1
+        return max(route.nodes, default=-1) + 1

@@ -17,11 +17,13 @@ RescalePhase = Literal["starting", "holding", "moving", "settled", "failed", "re
 class Ask:
     """A change that somebody wants. What is None stays as it is."""
 
-    kind: Literal["scale", "rebalance"] = "scale"
+    kind: Literal["scale", "rebalance", "drain"] = "scale"
+    """`drain`: nodes move away from machines that are going."""
     nodes: int | None = None
     """State nodes."""
     parallelism: int | None = None
-    """Spark partitions of keyed steps; rounded up so that each task talks to one node."""
+    """Spark partitions of sources and keyed steps; with state nodes rounded up, so that each task talks to
+    one node."""
     strategy: Strategy | None = None
     step: str | None = None
     """The keyed step it is meant for; all of them share the nodes, so it is only checked."""
@@ -32,8 +34,8 @@ class Ask:
     def problem(self) -> str | None:
         """Why nobody can carry it out; None when somebody may."""
         resized = self.nodes is not None or self.parallelism is not None
-        if self.kind == "rebalance":
-            return "a rebalance keeps nodes and parallelism; omit them" if resized else None
+        if self.kind != "scale":
+            return f"a {self.kind} keeps nodes and parallelism; omit them" if resized else None
         if not resized:
             return "give nodes, parallelism or both"
         return None if self.bytes is None else "bytes is only for a rebalance"

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from statistics import median
 
@@ -21,6 +22,7 @@ from tidegate.rescale.pace import Pace
 from tidegate.rescale.route import Route, moves
 from tidegate.rescale.spread import rebalanced, respread, share
 from tidegate.state.fleet.nodes import Nodes, in_background
+from tidegate.state.fleet.stateless import Stateless
 from tidegate.state.table.keys import show_groups
 from tidegate.units import size
 
@@ -43,23 +45,25 @@ class Rescaler:
 
     def __init__(
         self,
-        nodes: Nodes,
+        nodes: Nodes | Stateless,
         settings: Settings,
         *,
         fit: Callable[[int], object],
+        retain: Callable[[int], object] = lambda partitions: None,
         interval: float,
         parallelism: int,
         steps: Sequence[str],
         spawn: Callable[[Callable[[], None]], object] = in_background,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`fit` has Spark work on so many partitions at a time, as far as its cluster can. `parallelism` is
-        what was asked for; the route may have a little more, to come out even. `spawn` runs what no batch is
-        to wait for (starting nodes, fitting the cluster) and must not run it before it returns; `clock` gives
-        seconds since 1970."""
+        """`fit` has Spark work on so many partitions at a time, as far as its cluster can; `retain` is told
+        so before, so that state can move away from machines that are going. `parallelism` is what was asked
+        for; the route may have a little more, to come out even. `spawn` runs what no batch is to wait for
+        (starting nodes, fitting the cluster) and must not run it before it returns; `clock` gives seconds
+        since 1970."""
         self.history = History()
         self._nodes = nodes
-        self._fit = fit
+        self._fit, self._retain = fit, retain
         self._settings = settings
         self._interval = interval
         self._parallelism = parallelism
@@ -72,6 +76,8 @@ class Rescaler:
         """Batches until the state that nobody asked for follows; 0 when it does, or there is none."""
         self._seconds: deque[float] = deque(maxlen=20)
         self._restart: Route | None = None
+        self._stuck: frozenset[int] = frozenset()
+        """Nodes that could not move away from machines that are going."""
         self._spawn = spawn
         self._clock = clock
 
@@ -109,7 +115,7 @@ class Rescaler:
             moves=lines,
             groups_moved=sum(map(len, found.values())),
             bytes_moved=sum(line.bytes for line in lines) if self._nodes.peers else 0,
-            busiest=(max(share(before, load)), max(share(after, load))),
+            busiest=(max(share(before, load), default=0.0), max(share(after, load), default=0.0)),
             note=self._note(strategy),
         )
 
@@ -119,10 +125,16 @@ class Rescaler:
         self._migration.check(strategy)
         # Planning may ask nodes for sizes: no batch has to wait for that.
         before, after = self._migration.route, self._target(ask)
+        if after.parallelism != before.parallelism:
+            self._retain(after.parallelism)
+        moving = frozenset[int]() if strategy == "restart" else self._nodes.leaving(now=True)
+        moving &= frozenset(after.nodes)
         with self._change:
             if self._migration.route is not before:
                 raise ControlError("the route changed while this was being planned; try again")
-            instructions = self._migration.handle(migration.Asked(self.history.next_number, after, strategy))
+            instructions = self._migration.handle(
+                migration.Asked(self.history.next_number, after, strategy, moving)
+            )
             self._parallelism = ask.parallelism or self._parallelism
             record = self.history.asked(
                 ask,
@@ -134,7 +146,7 @@ class Rescaler:
             )
             self._do(instructions)
             if after.parallelism > before.parallelism:
-                self._follow(after.parallelism)
+                self.follow(after.parallelism)
         return record
 
     def boundary(self, batch_id: int) -> None:
@@ -174,22 +186,33 @@ class Rescaler:
             else:
                 used = arrived.background.bytes >= self._nodes.budget // 2
                 self._nodes.budget = self._pace.next(seconds, self._limit, used)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Move nodes away from machines that are going, unless that has failed since others were."""
+        leaving = self._nodes.leaving()
+        if not leaving or leaving == self._stuck or self._migration.current is not None:
+            return
+        try:
+            self.apply(Ask(kind="drain"))
+        except ControlError as error:
+            log.info("nodes cannot move away from machines that are going yet: %s", error)
 
     def _do(self, instructions: Sequence[Instruction]) -> None:
         for instruction in instructions:
             match instruction:
-                case migration.StartNodes(count):
-                    self._spawn(partial(self._grow, count))
+                case migration.StartNodes(count, moving):
+                    self._spawn(partial(self._grow, count, moving))
                 case migration.Replaced(number):
                     self.history.ended(number, "replaced")
                 case migration.Settle(number, nodes):
                     self._settle(number, nodes)
                 case migration.GiveUp(number, nodes, why):
-                    self._nodes.shrink(nodes)
+                    self._nodes.cancel(nodes)
                     story = "; ".join(map(str, self._migration.story[:-1]))
                     self.history.ended(number, "failed", f"{why} (before that: {story})")
 
-    def _follow(self, parallelism: int) -> None:
+    def follow(self, parallelism: int) -> None:
         """Compute follows the route: executors come before they are needed, and leave when they are not."""
 
         def fit() -> None:
@@ -200,10 +223,13 @@ class Rescaler:
 
         self._spawn(fit)
 
-    def _grow(self, count: int) -> None:
+    def _grow(self, count: int, moving: frozenset[int]) -> None:
         event: migration.Event = migration.Started()
+        self._stuck = moving
         try:
             self._nodes.grow(count)
+            self._nodes.stand_in(moving)
+            self._stuck = frozenset()
         except (TidegateError, OSError) as error:
             log.warning("no rescale: %s", error)
             event = migration.NotStarted(str(error))
@@ -242,7 +268,7 @@ class Rescaler:
         self._nodes.budget, self._pace, self._lazy = 0, None, 0
         record = self.history.settled(number, now=self._clock())
         if record.parallelism[1] < record.parallelism[0]:
-            self._follow(self._migration.route.parallelism)
+            self.follow(self._migration.route.parallelism)
         log.info("rescale %d settled after %.1f s", number, record.seconds_to_settled or 0.0)
 
     def _strategy(self, ask: Ask) -> Strategy:
@@ -254,10 +280,19 @@ class Rescaler:
             raise ControlError(problem)
         if self._strategy(ask) == "restart" and not self._nodes.durable:
             raise ControlError("without a durable log (state.durable) a restart would lose all state")
+        route = self._migration.route
+        if not route.groups and (ask.kind == "rebalance" or ask.nodes is not None or ask.step):
+            raise ControlError(
+                "the pipeline has no keyed step, so there are no state nodes and no state to move; only its "
+                "parallelism can be changed"
+            )
         if ask.step is not None and ask.step not in self._steps:
             raise ControlError(f"there is no keyed step {ask.step!r}, only {', '.join(self._steps)}")
-        route = self._migration.route
         load = self._nodes.load
+        if ask.kind == "drain":
+            if not self._nodes.leaving(now=True):
+                raise ControlError("no node is on a machine that is going away")
+            return replace(route, version=route.version + 1)
         if ask.kind == "rebalance":
             known = self._nodes.sizes()
             sizes = [known.get(group, (0, 0))[1] for group in range(route.groups)]
@@ -272,12 +307,14 @@ class Rescaler:
             load=load.tolist() if load.any() else None,
         )
         if target is route:
-            raise ControlError(
-                f"nothing to change: there are {len(route.nodes)} nodes and {route.parallelism} partitions"
-            )
+            nodes = f"{len(route.nodes)} nodes and " if route.groups else ""
+            raise ControlError(f"nothing to change: there are {nodes}{route.parallelism} partitions")
         return target
 
     def _note(self, strategy: Strategy) -> str:
+        if not self._migration.route.groups:
+            again = "the query stops and starts again" if strategy == "restart" else "no batch waits"
+            return f"{again}; sources are read in that many partitions from one of the next two batches on"
         if strategy == "restart":
             return "the query stops; it starts again with new nodes, which read their state from the log"
         if not self._nodes.peers:

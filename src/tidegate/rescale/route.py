@@ -1,4 +1,7 @@
-"""The route: which state node owns each key group, and which Spark partition works on it."""
+"""The route: which state node owns each key group, and which Spark partition works on it.
+
+A pipeline without state has a route, too: without key groups, it says how many Spark partitions there are.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ class Route:
     version: int
     owners: tuple[int, ...]
     partitions: tuple[int, ...]
+    slots: int = 0
+    """Number of Spark partitions if there are no key groups."""
 
     @classmethod
     def even(cls, groups: int, *, nodes: int, partitions: int, version: int = 1) -> Route:
@@ -34,6 +39,11 @@ class Route:
             tuple(group * partitions // groups for group in range(groups)),
         )
 
+    @classmethod
+    def stateless(cls, partitions: int, *, version: int = 1) -> Route:
+        """That of a pipeline without state."""
+        return cls(version, (), (), partitions)
+
     @property
     def groups(self) -> int:
         """Number of key groups."""
@@ -47,7 +57,7 @@ class Route:
     @property
     def parallelism(self) -> int:
         """Number of Spark partitions."""
-        return max(self.partitions) + 1
+        return max(self.partitions, default=self.slots - 1) + 1
 
     def groups_of(self, node: int) -> Groups:
         """The groups that a node owns."""
@@ -63,6 +73,8 @@ class Route:
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values, for the ledger."""
+        if not self.groups:
+            return {"version": self.version, "slots": self.slots}
         places = range(self.parallelism)
         return {
             "version": self.version,
@@ -73,6 +85,8 @@ class Route:
     @classmethod
     def from_json(cls, form: dict[str, Any]) -> Route:
         """The way back. Every key group must have one owner and one partition."""
+        if "slots" in form:
+            return cls.stateless(form["slots"], version=form["version"])
         owners, partitions = _listed(form["owners"], "owner"), _listed(form["partitions"], "partition")
         if len(owners) != len(partitions):
             raise CheckpointError(
@@ -91,7 +105,8 @@ class Route:
 
     def __getstate__(self) -> dict[str, Any]:
         """What goes to the tasks with every batch: only what cannot be worked out again."""
-        return {"version": self.version, "owners": self.owners, "partitions": self.partitions}
+        known = ("version", "owners", "partitions", "slots")
+        return {name: self.__dict__[name] for name in known}
 
 
 @dataclass(frozen=True, slots=True)

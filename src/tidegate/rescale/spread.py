@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ def share(route: Route, load: Load) -> tuple[float, ...]:
     weights = _weights(load, route.groups)
     if weights is None:
         weights = np.ones(route.groups)
+    if not route.groups:
+        return ()
     return tuple((np.bincount(route.owners, weights) / weights.sum()).tolist())
 
 
@@ -41,11 +43,11 @@ def resumed(
 ) -> Route:
     """The route that a run begins with: that of the last batch, since a rescale outlives a restart; spread
     anew when other numbers of nodes and partitions are configured than were then."""
-    if last is None:
-        return Route.even(groups, nodes=nodes, partitions=partitions)
-    if configured in (None, (nodes, partitions)):
-        return last
-    return respread(last, nodes=min(nodes, groups), partitions=partitions)
+    kept = configured in (None, (nodes, partitions))
+    if last is None or last.groups != groups:  # The first batch, or the first with state or without.
+        slots = last.parallelism if last and kept else partitions
+        return Route.even(groups, nodes=nodes, partitions=slots) if groups else Route.stateless(slots)
+    return last if kept else respread(last, nodes=min(nodes, groups), partitions=partitions)
 
 
 def respread(route: Route, *, nodes: int, partitions: int, load: Load | None = None) -> Route:
@@ -53,9 +55,14 @@ def respread(route: Route, *, nodes: int, partitions: int, load: Load | None = N
 
     Each node owns as many groups as another, or one more, by the fewest moves there can be; the load decides
     which groups these are. Each Spark partition works on groups of one node, so there are as many partitions
-    as the least multiple of the nodes that is not below `partitions`, but never more than groups.
+    as the least multiple of the nodes that is not below `partitions`, but never more than groups. Without
+    state there are no groups and no nodes, and just as many partitions as are asked for.
     """
-    _check(route.groups, nodes, partitions)
+    _check("partition", partitions)
+    if not route.groups:
+        same = partitions == route.parallelism
+        return route if same else Route.stateless(partitions, version=route.version + 1)
+    _check("node", nodes, route.groups)
     weights = None if load is None else _weights(load, route.groups)
     owners = _by_number(route, nodes)
     if weights is not None:
@@ -88,14 +95,13 @@ def rebalanced(route: Route, *, load: Load, sizes: Sequence[int], limit: int | N
     return Route(route.version + 1, tuple(nodes[owners].tolist()), tuple(places.tolist()))
 
 
-def _check(groups: int, nodes: int, partitions: int) -> None:
-    for what, count in (("node", nodes), ("partition", partitions)):
-        if count < 1:
-            raise ControlError(f"{count} {what}s were asked for; ask for 1 or more")
-    if nodes > groups:
+def _check(what: Literal["node", "partition"], count: int, groups: int | None = None) -> None:
+    if count < 1:
+        raise ControlError(f"{count} {what}s were asked for; ask for 1 or more")
+    if groups is not None and count > groups:
         raise ControlError(
-            f"{nodes} nodes were asked for, but there are only {groups} key groups and each node owns at "
-            f"least one; ask for at most {groups} nodes"
+            f"{count} {what}s were asked for, but there are only {groups} key groups and each {what} owns at "
+            f"least one; ask for at most {groups} {what}s"
         )
 
 

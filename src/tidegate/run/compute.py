@@ -10,14 +10,19 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
+from tidegate.cluster.authentication import spark_settings
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.settings import open_cluster
 from tidegate.cluster.warming import warm_up
 from tidegate.config import Config
+from tidegate.errors import QueryError
 from tidegate.pipeline.keyed_step import KeyedStep
 from tidegate.pipeline.plan import Plan
 from tidegate.spark import class_archive, session
+
+_LAST_MOMENT = 0.5
+"""Seconds that a Java which answers no more gets to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +51,14 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
     packages = {p for s in plan.sources for p in s.source.packages} | {
         p for s in plan.sinks for p in s.sink.packages
     }
+    authentication = spark_settings(config.spark.master, config.security, config.spark.conf)
     with open_cluster(config.cluster, master=config.spark.master) as cluster:
         spark = session.start(
             f"tidegate {plan.name}",
             master=cluster.master,
             driver_memory=config.spark.driver_memory,
             packages=packages,
-            conf={**cluster.conf, **config.spark.conf},
+            conf={**authentication, **cluster.conf, **config.spark.conf},
         )
         try:
             cluster.attach(spark)
@@ -62,6 +68,14 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
             yield compute
             compute.wait_until_warm()
             class_archive.keep(spark)
+        except Exception as error:
+            if how := session.ended(patience=_LAST_MOMENT):
+                raise QueryError(
+                    f"Spark's Java process {how}; if the machine ran short of memory, free some or give "
+                    "Spark less (spark.driver_memory). Start the pipeline again to resume after its last "
+                    "batch"
+                ) from error
+            raise
         finally:
             session.stop(spark)
 

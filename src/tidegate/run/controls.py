@@ -8,7 +8,6 @@ from typing import Literal
 from tidegate.control.controls import NodeLine, Status
 from tidegate.errors import ControlError, TidegateError
 from tidegate.rescale.model import Ask, PlanView, Rescale
-from tidegate.rescale.rescaler import Rescaler
 from tidegate.rescale.spread import share
 from tidegate.run import savepoint
 from tidegate.run.opening import Opened
@@ -45,26 +44,28 @@ class RunControls:
             interval_seconds=self._opened.interval,
             latency_p50=last.latency_p50 if last else None,
             lag=last.lag if last else None,
-            parallelism=nodes.route.parallelism if nodes else self._opened.parallelism,
+            parallelism=self._opened.route.parallelism,
             route=nodes.route.version if nodes else None,
             nodes=_lines(nodes) if nodes else (),
             steps=self._opened.steps,
             rescale=history[-1] if history else None,
             waiting_files=last.waiting_files if last else None,
             waiting_bytes=last.waiting_bytes if last else None,
+            state_wire=last.state_wire if last else 0,
+            state_wire_remote=last.state_wire_remote if last else 0,
         )
 
     def plan(self, ask: Ask) -> PlanView:
-        return self._elastic().plan(ask)
+        return self._opened.rescaler.plan(ask)
 
     def apply(self, ask: Ask) -> Rescale:
         if self._phase == "stopping":
             raise ControlError(f"{self._pipeline} is stopping and can no longer be rescaled")
-        return self._elastic().apply(ask)
+        return self._opened.rescaler.apply(ask)
 
     def savepoint(self, place: str) -> str:
         try:
-            batch_id = savepoint.save(self._opened.folder, place, log=self._opened.config.state.log)
+            batch_id = savepoint.save(self._opened.checkpoint, place, log=self._opened.config.state.log)
         except (TidegateError, OSError) as error:
             raise ControlError(f"the savepoint failed: {error}") from error
         return f"{place} (batch {batch_id})"
@@ -78,12 +79,7 @@ class RunControls:
         self._phase = "stopping"
 
     def history(self) -> tuple[Rescale, ...]:
-        return self._opened.rescaler.history.all() if self._opened.rescaler else ()
-
-    def _elastic(self) -> Rescaler:
-        if self._opened.rescaler is None:
-            raise ControlError(f"{self._pipeline} has no keyed step, so it has no state nodes to rescale")
-        return self._opened.rescaler
+        return self._opened.rescaler.history.all()
 
 
 def _lines(nodes: Nodes) -> tuple[NodeLine, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger.ledger import Ledger
-from tidegate.run.checkpoint import find, find_log
+from tidegate.run.checkpoint import find, find_log, make
 from tidegate.run.lock import locked, take_over_stopped
 from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.log import Log
@@ -35,12 +35,12 @@ def drop(checkpoint: str | Path, step: str, *, log: str | None = None) -> Droppe
 
     `log` is where the runs are when they are not in the checkpoint.
     """
-    folder, pipeline = find(checkpoint)
-    with locked(folder, take_over=False):
-        ledger = Ledger(folder / "ledger")
+    found, pipeline = find(checkpoint)
+    with locked(make(found), take_over=False) as lock:
+        ledger = Ledger(found.ledger)
         last = ledger.last
         if last is None or last.state is None:
-            raise CheckpointError(f"no batch with state has been committed to {folder}")
+            raise CheckpointError(f"no batch with state has been committed to {found}")
         state = last.state
         gone = frozenset(table.name for table in state.tables if step_of(table) == step)
         if not gone:
@@ -48,13 +48,13 @@ def drop(checkpoint: str | Path, step: str, *, log: str | None = None) -> Droppe
             raise StateError(
                 f"the checkpoint of {pipeline} has no state of {step!r}; it has state of: {known}"
             )
-        take_over_stopped(ledger, folder)
+        take_over_stopped(ledger, lock)
         prefix = name_prefix(ledger.generation)
 
         def name(ref: RunRef) -> str:
             return f"{ref.sequence:012d}-{prefix}drop-{state.runs.index(ref)}.run"
 
-        kept = without(Log(find_log(folder, log), memory=_MEMORY, durable=True), state, gone, name)
+        kept = without(Log(find_log(found, log), memory=_MEMORY, durable=True), state, gone, name)
         meaning = {name: parts for name, parts in last.meaning.items() if name != step}
         ledger.amend(replace(last, generation=ledger.generation, state=kept, meaning=meaning))
         return Dropped(last.batch_id, tuple(sorted(gone)))

@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError, StateError, TidegateError
 from tidegate.ledger import ledger
+from tidegate.ledger.records import Entry
 from tidegate.run import verification
-from tidegate.run.checkpoint import find, find_log
+from tidegate.run.checkpoint import find, find_log, inner_log
 from tidegate.run.verification import Problem
-from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.log.run import Run
-from tidegate.state.log.storage import Storage
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import group_of, hash_column
 from tidegate.state.table.table import DUE, NEVER, StateTable
+from tidegate.storage.storage import Storage
 
 _AT_ONCE = 64 << 20
 """Bytes of runs whose key groups are read together."""
@@ -42,7 +42,7 @@ class Recorded:
 
     batch_id: int
     began: datetime | None
-    """When Spark planned it; None when Spark no longer knows."""
+    """When Spark planned it; None when that is not on record."""
     watermark: datetime | None
     manifest: StateManifest
 
@@ -80,7 +80,7 @@ class Inspection:
 
     def __init__(self, checkpoint: str | Path, *, log: str | None = None, lenient: bool = False) -> None:
         """`lenient`: go on without records of the ledger that cannot be read; `problems` names them."""
-        self.folder, self.pipeline = find(checkpoint)
+        self.checkpoint, self.pipeline = find(checkpoint)
         self._log, self._lenient = log, lenient
         self.storage, self.batches, self.problems = self._load()
         if self.problems and not lenient:
@@ -90,7 +90,7 @@ class Inspection:
     def batch(self, batch_id: int | None = None) -> Recorded:
         """A batch by its id, or the newest one."""
         if not self.batches:
-            raise CheckpointError(f"no batch with state has been committed to {self.folder}")
+            raise CheckpointError(f"no batch with state has been committed to {self.checkpoint}")
         if batch_id is None:
             return self.batches[0]
         for recorded in self.batches:
@@ -98,8 +98,8 @@ class Inspection:
                 return recorded
         last, first = self.batches[0].batch_id, self.batches[-1].batch_id
         raise CheckpointError(
-            f"the state of batch {batch_id} is not available in {self.folder}, only that of batches {first} "
-            f"to {last}; state.retention says how many are kept"
+            f"the state of batch {batch_id} is not available in {self.checkpoint}, only that of batches "
+            f"{first} to {last}; state.retention says how many are kept"
         )
 
     @contextmanager
@@ -120,7 +120,7 @@ class Inspection:
 
         `progress` is called after each run with the bytes looked at so far and those in all.
         """
-        problems = [*self.problems, *verification.problems(self.folder)]
+        problems = [*self.problems, *verification.problems(self.checkpoint)]
         wanted = {run.name: run for recorded in self.batches for run in recorded.manifest.runs}
         total, done = sum(run.bytes for run in wanted.values()), 0
         for ref in wanted.values():
@@ -137,34 +137,36 @@ class Inspection:
 
     def _still_names(self, ref: RunRef) -> bool:
         """A pipeline that runs may have gone on meanwhile, and deleted what it no longer needs."""
-        now = Inspection(self.folder, log=self._log, lenient=True)
+        now = Inspection(self.checkpoint.storage.url, log=self._log, lenient=True)
         return any(run.name == ref.name for batch in now.batches for run in batch.manifest.runs)
 
     def _find_log(self) -> Storage:
         try:
-            return find_log(self.folder, self._log)
+            return find_log(self.checkpoint, self._log)
         except CheckpointError:  # It is `state.json`, and `verify` tells it.
             if not self._lenient:
                 raise
-            return find_log(self.folder, str(self.folder / "state"))
+            return inner_log(self.checkpoint)
+
+    def _began(self, entry: Entry) -> datetime | None:
+        if entry.planned_at is not None:
+            return datetime.fromtimestamp(entry.planned_at / 1000, UTC)
+        return self.checkpoint.spark.planned_at(entry.batch_id) if self.checkpoint.is_local else None
 
     def _load(self) -> tuple[Storage | None, tuple[Recorded, ...], tuple[Problem, ...]]:
         before: int | None = None
-        spark = CheckpointFiles(self.folder / "spark")
         for _ in range(_RELOADS):
-            entries, damaged = ledger.read(self.folder / "ledger")
-            problems = tuple(Problem(str(path), why) for path, why in damaged)
+            entries, damaged = ledger.read(self.checkpoint.ledger)
+            problems = tuple(Problem(path, why) for path, why in damaged)
             found = [
-                Recorded(
-                    entry.batch_id, spark.planned_at(entry.batch_id), moment(entry.watermark), entry.state
-                )
+                Recorded(entry.batch_id, self._began(entry), moment(entry.watermark), entry.state)
                 for entry in entries
                 if entry.state is not None
             ]
             if not found:
                 if entries and not entries[0].durable and not self._lenient:
                     raise CheckpointError(
-                        f"{self.folder} was written with state.durable off, so it holds no state"
+                        f"{self.checkpoint} was written with state.durable off, so it holds no state"
                     )
                 return None, (), problems
             storage = self._find_log()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from tidegate.batch.reconciliation import check_ahead
 from tidegate.errors import PipelineError, SinkError
 from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
+from tidegate.run.checkpoint import Checkpoint
 from tidegate.run.recovery import check_durable
-from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.table.evolution import check_meaning, check_steps
 
 log = logging.getLogger(__name__)
@@ -32,14 +31,14 @@ def check_places(plan: Plan) -> None:
             raise sink.error(str(error)) from None
 
 
-def check_state(plan: Plan, folder: Path) -> None:
+def check_state(plan: Plan, checkpoint: Checkpoint) -> None:
     """Raise a CheckpointError when a checkpoint has lost its state or the end of its ledger, or has the
     state of other steps. To compare their columns takes Spark's analyser."""
-    spark = folder / "spark"
-    finished = CheckpointFiles(spark).finished()  # Before the ledger: a driver may be at work.
-    last = Ledger(folder / "ledger").last
-    check_ahead(spark, finished, last.batch_id if last else -1)
-    check_durable(folder, last)
+    # Before the ledger: a driver may be at work. What another run has left on this machine tells nothing.
+    finished = checkpoint.spark.finished() if checkpoint.is_local else -1
+    last = Ledger(checkpoint.ledger).last
+    check_ahead(checkpoint.spark.folder, finished, last.batch_id if last else -1)
+    check_durable(checkpoint, last)
     if last is not None and last.state is not None:
-        check_steps(last.state.tables, plan.meaning, folder)
-        check_meaning(last.meaning, plan.meaning, folder)
+        check_steps(last.state.tables, plan.meaning, checkpoint)
+        check_meaning(last.meaning, plan.meaning, checkpoint)

@@ -61,6 +61,8 @@ class BatchProgress:
     """What the durable log grew by."""
     state_wire: int = 0
     """Bytes of keys and rows that went between tasks and state nodes."""
+    state_wire_remote: int = 0
+    """Those of them that went between a task and a node on another host."""
     state_nodes: int = 0
     """State nodes that own key groups."""
     state_local: int = 0

@@ -14,6 +14,7 @@ from tidegate.run.opening import Opened
 from tidegate.run.progress import BatchProgress, Listener
 from tidegate.sources.source import Waiting
 from tidegate.spark.listener import Report
+from tidegate.storage.place import join
 
 log = logging.getLogger(__name__)
 
@@ -78,19 +79,20 @@ class Reporting:
             latency_p50=outcome.latency_p50,
             latency_p99=outcome.latency_p99,
             watermark=moment(outcome.watermark),
-            parallelism=nodes.route.parallelism if nodes else opened.parallelism,
+            parallelism=opened.route.parallelism,
             tries=outcome.tries,
             sinks=outcome.rows_out,
             late=kept.late if kept else 0,
             state_rows=kept.rows if kept else 0,
             state_bytes=kept.bytes if kept else 0,
             state_wire=kept.wire if kept else 0,
+            state_wire_remote=kept.wire_remote if kept else 0,
             state_nodes=len(nodes.route.nodes) if nodes else 0,
             state_local=outcome.arrived.local,
             state_remote=outcome.arrived.remote,
             waiting_files=waiting.files if waiting else None,
             waiting_bytes=waiting.bytes if waiting else None,
-            rescale=opened.rescaler.phase if opened.rescaler else None,
+            rescale=opened.rescaler.phase,
             ahead=sum(outcome.ahead.values()),
             idle=outcome.idle,
             silent=outcome.silent,
@@ -104,7 +106,7 @@ class Reporting:
                 source,
                 self._opened.config.engine.ahead,
                 rows,
-                self._opened.dead_letters / source,
+                join(self._opened.dead_letters, source),
             )
         if self._lateness.is_alarming(progress.rows_in, progress.late):
             log.warning(
@@ -113,5 +115,5 @@ class Reporting:
                 "`tidegate state watermark %s --reset TIME`",
                 outcome.batch_id,
                 progress.watermark,
-                self._opened.folder,
+                self._opened.checkpoint,
             )

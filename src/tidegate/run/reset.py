@@ -15,7 +15,7 @@ from tidegate.batch.time import moment
 from tidegate.errors import CheckpointError
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
-from tidegate.run.checkpoint import find, find_log
+from tidegate.run.checkpoint import Checkpoint, find, find_log, make
 from tidegate.run.lock import locked, take_over_stopped
 from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.log.compaction import merged_rows
@@ -29,8 +29,8 @@ _AT_ONCE = 16 << 20
 
 def times(checkpoint: str | Path) -> Entry:
     """The last committed batch, which has the event times of a checkpoint; CheckpointError for none."""
-    folder, _ = find(checkpoint)
-    return _last(Ledger(folder / "ledger"), folder)
+    found, _ = find(checkpoint)
+    return _last(Ledger(found.ledger), found)
 
 
 def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> int:
@@ -39,18 +39,18 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
     No driver may be running: InUseError. CheckpointError unless the watermark is later than that. `log` is
     where the runs are when they are not in the checkpoint.
     """
-    folder, _ = find(checkpoint)
+    found, _ = find(checkpoint)
     micros = round(to.timestamp() * 1e6)
-    with locked(folder, take_over=False):
-        ledger = Ledger(folder / "ledger")
-        last = _last(ledger, folder)
+    with locked(make(found), take_over=False) as lock:
+        ledger = Ledger(found.ledger)
+        last = _last(ledger, found)
         if last.watermark is None or last.watermark <= micros:
-            found = moment(last.watermark) or "not known yet"
-            raise CheckpointError(f"the watermark of {folder} is {found}; it can only be set back")
-        take_over_stopped(ledger, folder)
+            now = moment(last.watermark) or "not known yet"
+            raise CheckpointError(f"the watermark of {found} is {now}; it can only be set back")
+        take_over_stopped(ledger, lock)
         state = last.state
         if state is not None:
-            storage = Log(find_log(folder, log), memory=_MEMORY, durable=True)
+            storage = Log(find_log(found, log), memory=_MEMORY, durable=True)
             name = f"{last.batch_id:012d}-{name_prefix(ledger.generation)}reset.run"
             state = replace(_without_the_past(storage, state, name), closed=micros)
         ledger.amend(
@@ -67,9 +67,9 @@ def reset(checkpoint: str | Path, to: datetime, *, log: str | None = None) -> in
         return last.batch_id
 
 
-def _last(ledger: Ledger, folder: Path) -> Entry:
+def _last(ledger: Ledger, checkpoint: Checkpoint) -> Entry:
     if ledger.last is None:
-        raise CheckpointError(f"no batch has been committed to {folder}")
+        raise CheckpointError(f"no batch has been committed to {checkpoint}")
     return ledger.last
 
 

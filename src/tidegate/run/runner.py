@@ -19,11 +19,10 @@ from tidegate.batch.outcome import Outcome
 from tidegate.config import Config
 from tidegate.control.server import ControlServer
 from tidegate.errors import FencedError, QueryError, TidegateError
-from tidegate.ledger.ledger import Ledger
 from tidegate.pipeline.plan import Plan
 from tidegate.rescale.rescaler import RestartRequestedError
 from tidegate.run import checkpoint as checkpoints
-from tidegate.run import compute, opening, preflight, signals
+from tidegate.run import compute, opening, preflight, protection, signals
 from tidegate.run.controls import RunControls
 from tidegate.run.lock import locked
 from tidegate.run.opening import Opened
@@ -32,7 +31,7 @@ from tidegate.run.reporting import Reporting
 from tidegate.run.summary import StoppedBy, Summary, Tally
 from tidegate.spark import session
 from tidegate.spark.listener import Report, drain_listener_bus, watching
-from tidegate.spark.query import RunningQuery
+from tidegate.spark.query import FILE_PARTITIONS, RunningQuery
 from tidegate.spark.reasons import reason
 from tidegate.units import seconds
 
@@ -60,28 +59,29 @@ def run(
     """
     faults.enter("driver")
     preflight.check_places(plan)
-    folder = checkpoints.make_folder(config.engine.checkpoint.format(pipeline=plan.name))
+    checkpoint = checkpoints.make(config.engine.checkpoint.format(pipeline=plan.name))
     with ExitStack() as stack:
-        lock = stack.enter_context(locked(folder, take_over=take_over))
-        checkpoints.check_owner(folder, plan)
-        preflight.check_state(plan, folder)
+        lock = stack.enter_context(locked(checkpoint, take_over=take_over))
+        checkpoints.check_owner(checkpoint, plan)
+        preflight.check_state(plan, checkpoint)
+        security = protection.secured(config, plan.name)
         computing = stack.enter_context(compute.opened(plan, config))
-        steered = config.control.enabled or any(isinstance(one, SteeringListener) for one in listeners)
         opened = stack.enter_context(
-            opening.opened(plan, config, folder, lock, computing.spark, computing.cluster, steered=steered)
+            opening.opened(plan, config, checkpoint, lock, computing.spark, computing.cluster, security)
         )
         runner = Runner(opened, listeners, until_done=until_done)
         stack.callback(runner.controls.end)
         if config.control.enabled:
-            stack.enter_context(
-                ControlServer(
-                    runner.controls,
-                    checkpoint=folder,
-                    bind=config.control.bind,
-                    port=config.control.port,
-                    scale_by_get=config.control.scale_by_get,
-                )
+            server = ControlServer(
+                runner.controls,
+                checkpoint=checkpoint.folder,
+                bind=config.control.bind,
+                port=config.control.port,
+                scale_by_get=config.control.scale_by_get,
+                security=protection.of_control(config, security),
             )
+            stack.enter_context(server)
+            lock.answers_at(server.url)
         stack.enter_context(signals.calling(lambda: runner.stop("signal")))
         computing.wait_until_warm()
         return runner.run(duration)
@@ -95,7 +95,7 @@ class Runner:
         self._opened = opened
         self._intake, self._batches, self._rescaler = opened.intake, opened.batches, opened.rescaler
         self._until_done = until_done
-        self._checkpoint = opened.folder / "spark"
+        self._checkpoint = opened.checkpoint.spark.folder
         self._tally = Tally()
         self.controls = RunControls(opened, stop=lambda: self.stop("signal"))
         self._reporting = Reporting(opened, [self._tally, self.controls, *listeners], fail=self.fail)
@@ -128,7 +128,12 @@ class Runner:
 
     def run(self, duration: float | None) -> Summary:
         """Start the query and wait for its end."""
-        with watching(self._spark, self), ExitStack() as stack:
+        parallelism = str(self._opened.route.parallelism)
+        with (
+            watching(self._spark, self),
+            session.changed(self._spark, {FILE_PARTITIONS: parallelism}),
+            ExitStack() as stack,
+        ):
             query = self._started_query(stack)
             self._wait(query, duration)
             while self._is_closing(query) or self._is_lost(query):
@@ -140,7 +145,7 @@ class Runner:
             seconds=time.monotonic() - self._began if self._began is not None else 0.0,
             outputs={step.name: step.sink.describe() for step in self._plan.sinks},
             stopped_by=self._stopped_by,
-            dead_letters_path=str(self._opened.dead_letters),
+            dead_letters_path=self._opened.dead_letters,
         )
 
     def _started_query(self, stack: ExitStack) -> StreamingQuery:
@@ -190,7 +195,7 @@ class Runner:
         error = query.exception()
         if error is None or self._failure is not None or self._stopping.is_set():
             return False
-        if self._rescaler is not None and self._rescaler.restarted():
+        if self._rescaler.restarted():
             drain_listener_bus(self._spark)
             return True
         if replaced := self._replaced():
@@ -223,11 +228,13 @@ class Runner:
                 # Its cut is in Spark's log: the next run takes it up again.
                 raise _StopRequestedError
             try:
-                if self._rescaler is not None and not self._batches.is_committed(batch_id):
+                if not self._batches.is_committed(batch_id):
                     self._rescaler.boundary(batch_id)
+                parallelism = self._opened.route.parallelism
+                self._intake.split(self._query, parallelism)
                 started = time.perf_counter()
                 cut = planned(self._query.checkpoint, self._opened.translation.sources, batch_id)
-                job = partial(self._opened.jobs.run, rows, cut, self._query)
+                job = partial(self._opened.jobs.run, rows, cut, self._query, parallelism)
                 planned_at = self._query.checkpoint.planned_at(batch_id)
                 outcome = self._batches.run(batch_id, cut, job, planned_at=planned_at)
             except RestartRequestedError:
@@ -235,13 +242,13 @@ class Runner:
             except Exception as error:
                 self._failure = error
                 raise
+            self._opened.lock.finished(batch_id)
             if outcome is not None:
                 if self._intake.fills(outcome.rows_in):
                     # Rows may wait: then Spark plans the next batch before it has told of this one.
                     self._adapt(outcome, self._seconds_since(planned_at))
                 self._outcomes[batch_id] = outcome
-                if self._rescaler is not None:
-                    self._rescaler.committed(outcome, time.perf_counter() - started)
+                self._rescaler.committed(outcome, time.perf_counter() - started)
             self._free_since = time.time()
 
     def _seconds_since(self, planned_at: datetime | None) -> float:
@@ -300,13 +307,11 @@ class Runner:
     def _replaced(self) -> FencedError | None:
         """What to end with when another driver has taken over: then Spark's log, an output or a run of the
         state has changed under this one, and that is all that any failure means."""
-        mine, newest = self._batches.ledger.generation, Ledger(self._opened.folder / "ledger").generation
-        if newest <= mine:
-            return None
-        return FencedError(
-            f"another driver has taken over this checkpoint (generation {newest}) from this one "
-            f"(generation {mine}); only one can run at a time"
-        )
+        try:
+            self._batches.ledger.check_newest()
+        except FencedError as error:
+            return error
+        return None
 
     def runs(self, run_id: str) -> bool:
         """Whether that is the query of this run."""

@@ -10,42 +10,50 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 from tidegate.disk import DISK
 from tidegate.errors import CheckpointError, StateError
 from tidegate.ledger import ledger
-from tidegate.ledger.atomic import create
 from tidegate.ledger.ledger import Ledger
+from tidegate.ledger.presence import tell, this_driver
 from tidegate.ledger.records import Entry
-from tidegate.run.checkpoint import find, find_log
+from tidegate.run.checkpoint import Checkpoint, find, find_log, inner_log, spark_record
 from tidegate.run.inspection import check_run
 from tidegate.sinks import output_copy
 from tidegate.sinks.output_folder import OutputFolder
+from tidegate.spark.checkpoint_copy import CheckpointCopy
 from tidegate.spark.checkpoint_files import CheckpointFiles
-from tidegate.state.log.storage import Local, Storage
+from tidegate.storage.place import local_folder
+from tidegate.storage.storage import Storage
 
 _TRIES = 10
-_PART = 64 << 20
 
 
-def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, settle: float = 5.0) -> int:
-    """Copy a checkpoint to `dest`, which must not exist; and return the batch it was taken after.
+def save(
+    checkpoint: str | Path | Checkpoint, dest: str | Path, *, log: str | None = None, settle: float = 5.0
+) -> int:
+    """Copy a checkpoint to `dest`, where nothing must be; and return the batch it was taken after.
 
-    The pipeline may be running. `log` is where the runs are when they are not in the checkpoint; in the copy
-    they always are. What sinks have written is not copied. Spark gets `settle` seconds to note that the batch
-    is over; it takes longer only when the pipeline is not running.
+    Each may be a folder or the URL of a store. The pipeline may be running. `log` is where the runs are when
+    they are not in the checkpoint; in the copy they always are. What sinks have written is not copied. Spark
+    gets `settle` seconds to note that the batch is over; it takes longer only when the pipeline is not
+    running.
     """
-    folder, _ = find(checkpoint)
-    target = Path(dest).absolute()
+    source = checkpoint if isinstance(checkpoint, Checkpoint) else find(checkpoint)[0]
+    folder = local_folder(dest)
+    if folder is None:
+        return _save_in_store(source, Checkpoint.at(dest), log, settle)
+    target = folder.absolute()
     if os.path.lexists(target):
         raise CheckpointError(f"{target} already exists; a savepoint needs a folder of its own")
     draft = target.parent / f".{target.name}.{uuid4().hex}"
     missing = [parent for parent in target.parents if not parent.exists()]
     try:
         draft.mkdir(parents=True)
-        entry = _copied(folder, draft, log, settle)
+        entry = _copied(source, Checkpoint.at(draft), log, settle)
         _sync_below(draft)
         draft.rename(target)
         for made in (target, *missing):
@@ -57,79 +65,92 @@ def save(checkpoint: str | Path, dest: str | Path, *, log: str | None = None, se
     return entry.batch_id
 
 
-def _copied(folder: Path, draft: Path, log: str | None, settle: float) -> Entry:
-    """Fill the draft. When files vanish because the pipeline has gone on, begin again with its last batch;
+def _save_in_store(source: Checkpoint, target: Checkpoint, log: str | None, settle: float) -> int:
+    """Without a rename: what makes it a checkpoint, `pipeline.json`, comes last."""
+    try:
+        if target.storage.names() or target.storage.places():
+            raise CheckpointError(f"{target} already exists; a savepoint needs a place of its own")
+        try:
+            return _copied(source, target, log, settle).batch_id
+        except BaseException:
+            target.storage.clear()
+            raise
+    except OSError as error:
+        raise CheckpointError(f"cannot write the savepoint {target}: {error}") from error
+
+
+def _copied(source: Checkpoint, target: Checkpoint, log: str | None, settle: float) -> Entry:
+    """Fill the target. When files vanish because the pipeline has gone on, begin again with its last batch;
     runs that are there already stay, for most of them are in the next manifest, too."""
     for tries_left in reversed(range(_TRIES)):
-        entry = _last(folder)
+        entry = _last(source)
         try:
-            _bring_runs(folder, draft, entry, log)
-            CheckpointFiles(folder / "spark").copy(draft / "spark", entry.batch_id, settle=settle)
-            _bring_dead_letters(folder / "dead-letters", draft / "dead-letters", entry.batch_id)
+            _bring_runs(source, target, entry, log)
+            with spark_record(source, entry, settle=settle) as spark:
+                _bring_spark(spark, target, entry, settle if source.is_local else 0)
+            letters, copied = (each.storage.within("dead-letters") for each in (source, target))
+            _bring_dead_letters(letters, copied, entry.batch_id)
             break
         except (FileNotFoundError, StateError, CheckpointError) as error:
-            if _last(folder).batch_id == entry.batch_id:
+            if _last(source).batch_id == entry.batch_id:
                 raise
             if not tries_left:
                 raise CheckpointError(
                     f"the pipeline commits faster than its state can be copied (last: {error}); raise "
                     "state.retention, or stop it for the savepoint"
                 ) from error
-            shutil.rmtree(draft / "spark", ignore_errors=True)
-            shutil.rmtree(draft / "dead-letters", ignore_errors=True)
-    create(draft / "pipeline.json", (folder / "pipeline.json").read_bytes())
-    ledger.start_with(draft / "ledger", entry)
+            for part in ("spark", "dead-letters"):
+                target.storage.within(part).clear()
+    ledger.start_with(target.ledger, entry)
+    target.storage.create("pipeline.json", source.storage.open("pipeline.json").to_pybytes())
     return entry
 
 
-def _last(folder: Path) -> Entry:
-    last = Ledger(folder / "ledger").last
+def _last(checkpoint: Checkpoint) -> Entry:
+    last = Ledger(checkpoint.ledger).last
     if last is None:
-        raise CheckpointError(f"no batch has been committed to {folder}: there is nothing to save yet")
+        raise CheckpointError(f"no batch has been committed to {checkpoint}: there is nothing to save yet")
     if not last.durable:
-        raise CheckpointError(f"{folder} was written with state.durable off, so it holds no state to save")
+        raise CheckpointError(
+            f"{checkpoint} was written with state.durable off, so it holds no state to save"
+        )
     return last
 
 
-def _bring_runs(folder: Path, draft: Path, entry: Entry, log: str | None) -> None:
+def _bring_runs(source: Checkpoint, draft: Checkpoint, entry: Entry, log: str | None) -> None:
     if entry.state is None:
         return
     manifest = entry.state
-    target = Local(draft / "state")
+    target = inner_log(draft)
     there = set(target.names())
     if manifest.runs:
-        storage = find_log(folder, log)
+        storage = find_log(source, log)
         for ref in manifest.runs:
             if ref.name not in there:
-                _bring_run(storage, ref.name, target)
+                storage.copy(ref.name, target, ref.name)
     for name in there - {ref.name for ref in manifest.runs}:
         target.delete(name)
     for ref in manifest.runs:
         check_run(target, ref)
 
 
-def _bring_run(storage: Storage, name: str, target: Local) -> None:
-    size = storage.size(name)
-    if isinstance(storage, Local):
-        _link(storage.folder / name, target.folder / name)
+def _bring_spark(spark: CheckpointFiles, target: Checkpoint, entry: Entry, settle: float) -> None:
+    if target.is_local:
+        spark.copy(target.spark.folder, entry.batch_id, settle=settle)
         return
-    spans = ((offset, min(_PART, size - offset)) for offset in range(0, size, _PART))
-    target.write(name, (part for span in spans for part in storage.read(name, [span])))
+    is_over = spark.is_over(entry.batch_id, settle=settle)
+    starts = [cut.start for cut in entry.cut.values()]
+    ends = [cut.end for cut in entry.cut.values()]
+    CheckpointCopy(spark, target.storage.within("spark"), entry.generation).sync(entry.batch_id, starts, ends)
+    # Whoever starts from it finds here which batch is over.
+    finished = entry.batch_id if is_over else entry.batch_id - 1
+    tell(target.storage, replace(this_driver(""), generation=entry.generation, finished=finished, ended=True))
 
 
-def _bring_dead_letters(source: Path, target: Path, batch_id: int) -> None:
-    for folder in sorted(source.glob("*")):
-        output_copy.copy(OutputFolder(folder), OutputFolder(target / folder.name), batch_id, _link)
-
-
-def _link(source: Path, target: Path) -> None:
-    """Have a file under a second name; a copy of it on another file system, or one without links."""
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copy(source, target)
+def _bring_dead_letters(source: Storage, target: Storage, batch_id: int) -> None:
+    for name in source.places():
+        letters, copied = (OutputFolder(place.within(name).url) for place in (source, target))
+        output_copy.copy(letters, copied, batch_id)
 
 
 def _sync_below(folder: Path) -> None:

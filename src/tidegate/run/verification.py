@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 from tidegate.batch.reconciliation import check_ahead
 from tidegate.errors import CheckpointError, SinkError
 from tidegate.ledger import ledger
 from tidegate.ledger.records import Entry
-from tidegate.run.checkpoint import check_log
+from tidegate.run.checkpoint import Checkpoint, check_log, spark_record
 from tidegate.sinks import committed
 from tidegate.sinks.output_folder import OutputFolder
-from tidegate.spark.checkpoint_files import CheckpointFiles
+from tidegate.storage.storage import Storage
 
 _TRIES = 5
 
@@ -31,60 +30,65 @@ class Problem:
     problem: str
 
 
-def problems(folder: Path) -> list[Problem]:
+def problems(checkpoint: Checkpoint) -> list[Problem]:
     """All that is wrong with a checkpoint but its runs, and the records that cannot be read."""
     found: list[Problem] = []
     for _ in range(_TRIES):
-        entries, damaged = ledger.read(folder / "ledger")
+        entries, damaged = ledger.read(checkpoint.ledger)
         mine: list[Entry] = []
         if not damaged:
             # What a savepoint was taken of goes on elsewhere.
-            copied = ledger.started_with(folder / "ledger")
+            copied = ledger.started_with(checkpoint.ledger)
             mine = [entry for entry in entries if entry.batch_id != copied]
         found = [
-            *_of_ledger(folder / "ledger"),
-            *_of_log(folder, used=any(entry.state for entry in mine)),
-            *_of_spark(folder / "spark", entries, whole=not damaged),
+            *_of_ledger(checkpoint.ledger),
+            *_of_log(checkpoint, used=any(entry.state for entry in mine)),
+            *_of_spark(checkpoint, entries, whole=not damaged),
             *_of_outputs(mine),
         ]
-        now, _ = ledger.read(folder / "ledger")
+        now, _ = ledger.read(checkpoint.ledger)
         if not found or [entry.batch_id for entry in now[:1]] == [entry.batch_id for entry in entries[:1]]:
             break
     return found
 
 
-def _of_ledger(folder: Path) -> Iterator[Problem]:
+def _of_ledger(storage: Storage) -> Iterator[Problem]:
     try:
-        for path in ledger.missing(folder):
-            yield Problem(str(path), "this record of the ledger is missing; restore it from a copy")
+        for path in ledger.missing(storage):
+            yield Problem(path, "this record of the ledger is missing; restore it from a copy")
     except CheckpointError as error:
-        yield Problem(str(folder), str(error))
+        yield Problem(str(storage), str(error))
 
 
-def _of_log(folder: Path, *, used: bool) -> Iterator[Problem]:
+def _of_log(checkpoint: Checkpoint, *, used: bool) -> Iterator[Problem]:
     try:
-        check_log(folder, used=used)
+        check_log(checkpoint, used=used)
     except CheckpointError as error:
-        yield Problem(str(folder / "state.json"), str(error))
+        yield Problem(f"{checkpoint}/state.json", str(error))
 
 
-def _of_spark(folder: Path, entries: list[Entry], *, whole: bool) -> Iterator[Problem]:
+def _of_spark(checkpoint: Checkpoint, entries: list[Entry], *, whole: bool) -> Iterator[Problem]:
     """Earlier batches than the last two Spark does not read any more."""
-    spark = CheckpointFiles(folder)
-    try:
-        if whole:  # Otherwise what seems to be missing is told already.
-            check_ahead(folder, spark.finished(), entries[0].batch_id if entries else -1)
-    except CheckpointError as error:
-        yield Problem(str(folder), str(error))
-    for entry in entries[:2]:
-        ends = [cut.end for cut in entry.cut.values()]
-        if ends and spark.offsets(entry.batch_id) != ends:
-            problem = "it disagrees with the ledger about the batch; the next start rewrites it"
-            yield Problem(str(spark.cut_file(entry.batch_id)), problem)
-    for entry in entries[:1]:
-        for number, cut in enumerate(entry.cut.values()):
-            if lost := spark.missing_log(number, cut.end):
-                yield Problem(str(lost), "this part of the list of files read is missing or damaged")
+    with spark_record(checkpoint, entries[0] if entries else None) as spark:
+        try:
+            if whole:  # Otherwise what seems to be missing is told already.
+                check_ahead(spark.folder, spark.finished(), entries[0].batch_id if entries else -1)
+        except CheckpointError as error:
+            yield Problem(str(spark.folder), str(error))
+        for entry in entries[
+            : 2 if checkpoint.is_local else 0
+        ]:  # In a store, that is nowhere but in the ledger.
+            ends = [cut.end for cut in entry.cut.values()]
+            if ends and spark.offsets(entry.batch_id) != ends:
+                problem = "it disagrees with the ledger about the batch; the next start rewrites it"
+                yield Problem(str(spark.cut_file(entry.batch_id)), problem)
+        for entry in entries[:1]:
+            for number, cut in enumerate(entry.cut.values()):
+                if lost := spark.missing_log(number, cut.end):
+                    place = (
+                        lost if checkpoint.is_local else f"{checkpoint}/spark/sources-{number}/{lost.name}"
+                    )
+                    yield Problem(str(place), "this part of the list of files read is missing or damaged")
 
 
 def _of_outputs(entries: list[Entry]) -> Iterator[Problem]:
@@ -103,7 +107,7 @@ def _of_outputs(entries: list[Entry]) -> Iterator[Problem]:
 def _at_its_end(place: str, batch_id: int, after: list[object] | None) -> list[str]:
     """What is wrong with the end of an output whose last committed batch is this one."""
     try:
-        headers = OutputFolder(committed.local(place)).headers()
+        headers = OutputFolder(place).headers()
     except SinkError as error:
         return [str(error)]
     newest = headers[-1] if headers else None

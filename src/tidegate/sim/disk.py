@@ -105,6 +105,12 @@ class SimDisk(Disk):
         self.step("remove")
         self._names.get(path.parent, {}).pop(path.name, None)
 
+    def remove_all(self, folder: Path) -> None:
+        self.step("remove")
+        for each in self._names:
+            if each.is_relative_to(folder):
+                self._names[each] = {}
+
     def sync_file(self, path: Path) -> None:
         self.step("sync file")
         inode = self._found(path)

@@ -15,10 +15,13 @@ from tidegate.ledger.ledger import Ledger
 from tidegate.rescale.model import STRATEGIES, Ask
 from tidegate.rescale.rescaler import Rescaler, RestartRequestedError
 from tidegate.rescale.spread import resumed
+from tidegate.sim.hosts import Host
 from tidegate.sim.nodes import Provider
 from tidegate.sim.process import Process, Sequential
 from tidegate.sim.spark import GRACES, SOURCE
 from tidegate.sim.workload import TABLES
+from tidegate.spark.checkpoint_copy import CheckpointCopy
+from tidegate.spark.checkpoint_files import CheckpointFiles
 from tidegate.state.fleet.nodes import Nodes, name_prefix
 from tidegate.state.log.manifest import StateManifest
 
@@ -34,11 +37,15 @@ _TO_SETTLE = 10
 class Driver(Process):
     """Takes batches through, from wherever the ledger and Spark's checkpoint say."""
 
-    def __init__(self, world: World, number: int) -> None:
-        super().__init__(f"driver {number}")
+    def __init__(self, world: World, number: int, host: Host) -> None:
+        super().__init__(f"driver {number}", host)
         self.threads: list[Callable[[], object]] = []
         """What the driver does beside its batches, not begun yet."""
         self.rescaler: Rescaler | None = None
+        self.record: CheckpointFiles | CheckpointCopy
+        """Where Spark's own record of a batch outlives a crash."""
+        self._ledger: Ledger | None = None
+        self._provider: Provider | None = None
         self._settled_by = 0
         """The batch at which a rescale that was asked for in calm weather has to be over."""
         self._world = world
@@ -48,14 +55,19 @@ class Driver(Process):
         world = self._world
         settings = StateSettings(key_groups=world.groups, retention=RETENTION)
         known = world.known
-        ledger = Ledger(world.ledger_folder, world.disk)
+        ledger = Ledger(world.records())
         world.step()
         ledger.take_over()
         last = ledger.last
         found = last.batch_id if last else -1
         world.promise(found >= known, f"batch {known} was committed, and the ledger ends with batch {found}")
-        world.tell(f"{self.name} takes over as generation {ledger.generation}, after batch {found}")
-        reconcile(world.spark.files, last, [SOURCE])
+        self._ledger = ledger
+        world.tell(
+            f"{self.name} on {self.host.name} takes over as generation {ledger.generation}, "
+            f"after batch {found}"
+        )
+        self.record = world.spark.record(last, ledger.generation)
+        reconcile(world.spark.files, last, [SOURCE], check_newest=ledger.check_newest)
         base = last.state if last else None
         if base is None:
             base = StateManifest(-1, world.groups, None, TABLES)
@@ -69,7 +81,7 @@ class Driver(Process):
             nodes=world.first_nodes,
             partitions=world.first_partitions,
         )
-        provider = Provider(world, self, name_prefix(ledger.generation))
+        self._provider = provider = Provider(world, self, name_prefix(ledger.generation))
         provider.grow(max(planned.nodes) + 1)
         nodes = Nodes(
             settings,
@@ -126,10 +138,27 @@ class Driver(Process):
         if not batches.is_committed(batch_id):
             rescaler.boundary(batch_id)
         outcome = batches.run(batch_id, {SOURCE: cut}, world.spark.job)
-        world.check_progress(batch_id)
+        world.oracle.check_progress(batch_id)
+        if world.calm:
+            world.spend_a_calm_moment()
         if outcome is not None:
             rescaler.committed(outcome, world.rng.choice((0.2, 0.7, 1.5)))
         world.spark.commit(batch_id)
+
+    def renew(self) -> None:
+        """Have its nodes go on."""
+        if self._provider is not None and self._ledger is not None:
+            self._provider.renew(self._ledger.generation)
+
+    def close(self) -> None:
+        """End its nodes, as far as it reaches them."""
+        if self._provider is not None:
+            self._provider.close()
+
+    @property
+    def leaving(self) -> frozenset[int]:
+        """Its nodes on hosts that go away."""
+        return self._provider.leaving() if self._provider is not None else frozenset()
 
     def ask(self) -> None:
         """Somebody wants a rescale."""

@@ -1,4 +1,5 @@
-"""Calls to nodes: lost before or after they are carried out, delayed, repeated and overtaken."""
+"""Calls to nodes: lost before or after they are carried out, delayed, repeated and overtaken, and held up by
+links that are cut."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from tidegate.sim.world import World
 
 _PIPELINE = "simulated"
-_CHANGING = ("begin", "stage", "prepare", "commit", "release")
+_CHANGING = ("begin", "stage", "prepare", "commit", "release", "renew")
+_KEPT = 0.3
+"""Chance that a request is still on its way when a cut link heals."""
 
 
 class WouldBlockError(BaseException):
@@ -60,10 +63,17 @@ class Lock(ReadWriteLock):
 class Message:
     """A command as it is sent, and the rows that come with it."""
 
+    sender: str
+    """The host that it comes from."""
     address: str
     operation: str
     raw: bytes
     rows: pa.Table | None
+
+    @property
+    def host(self) -> str:
+        """Where it goes to."""
+        return self.address.partition(":")[0]
 
 
 class Client(NodeClient):
@@ -75,7 +85,7 @@ class Client(NodeClient):
 
     def _send(self, command: wire.Command, rows: pa.Table | None = None) -> Any:
         raw = wire.encode(command, _PIPELINE)
-        return self._network.call(Message(self.address, wire.operation(type(command)), raw, rows))
+        return self._network.call(self.address, wire.operation(type(command)), raw, rows)
 
 
 class Network:
@@ -86,10 +96,15 @@ class Network:
         self.late: list[Message] = []
         self._world = world
 
-    def call(self, message: Message) -> Any:
+    def call(self, address: str, operation: str, raw: bytes, rows: pa.Table | None) -> Any:
         """A request and its answer; NodeError when it or its answer does not come through."""
-        world, weather = self._world, self._world.weather
+        world, weather, links = self._world, self._world.weather, self._world.links
+        message = Message(world.here.name, address, operation, raw, rows)
         world.step()
+        if not links.carries(message.sender, message.host):
+            if world.strikes(_KEPT):
+                self._delay(message)
+            raise self._lost(message, "does not come through")
         if world.strikes(weather.lost):
             raise self._lost(message, "is lost")
         if world.strikes(weather.late):
@@ -100,13 +115,13 @@ class Network:
             self._delay(message)
         answer = self.deliver(message)
         world.check_alive()
-        if world.strikes(weather.unanswered):
+        if world.strikes(weather.unanswered) or not links.carries(message.host, message.sender):
             raise self._lost(message, "is carried out, but its answer is lost")
         return answer
 
     def deliver(self, message: Message) -> Any:
         node = self.listening.get(message.address)
-        if node is None or node.dead:
+        if node is None or node.dead or self._world.gives_up(node):
             raise _away(message.address, "nobody listens there")
         if node.hangs:
             self._delay(message)
@@ -125,8 +140,12 @@ class Network:
             raise StateError(f"the node could not do it: {error}") from error
 
     def deliver_late(self) -> None:
-        """One of those that were held up or doubled; nobody waits for an answer."""
+        """One of those that were held up or doubled, if the link is there; nobody waits for an answer."""
         message = self.late.pop(self._world.rng.randrange(len(self.late)))
+        if not self._world.links.carries(message.sender, message.host):
+            self.late.append(message)
+            return
+        self._world.counts["late"] += 1
         try:
             self.deliver(message)
             self._world.tell(f"late {message.operation} arrives at {message.address}")
@@ -146,10 +165,12 @@ class Network:
 def _carried_out(node: Node, message: Message) -> Any:
     """The answer as it is received: rows, or JSON values."""
     command: Any = wire.decode(message.raw, _PIPELINE)
+    node.arrived(command)
     if message.rows is not None:
         assert message.rows.schema.equals(wanted(node.state, command))
         assert message.rows.num_rows == command.rows
     answer: Any = dispatch(node.state, command, message.rows)
+    node.accepted(command)
     if isinstance(answer, pa.Table):
         return answer
     return json.loads(json.dumps({} if answer is None else encoded(answer)))

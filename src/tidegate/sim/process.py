@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from random import Random
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from tidegate.sim.hosts import Host
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
 class Process:
-    """A driver, a node or a task."""
+    """A driver, a node or a task, on a host."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, host: Host) -> None:
         self.name = name
+        self.host = host
         self.dead = False
 
 

@@ -30,10 +30,13 @@ class Weather:
     """Of a sink that cannot be reached."""
     no_start: float = 0.0
     """Of nodes that do not start."""
+    store: float = 0.0
+    """Of a request to the object store that does not arrive, and of an answer that is lost."""
 
     @classmethod
-    def drawn(cls, rng: Random, *, rescales: bool) -> Weather:
-        """Any: runs differ in what goes wrong as much as in when it does."""
+    def drawn(cls, rng: Random, *, rescales: bool, hosts: int) -> Weather:
+        """Any: runs differ in what goes wrong as much as in when it does. One of several hosts may be cut off
+        or die alone."""
         noise = rng.choice((0.0, 0.01, 0.03))
         doubled = rng.choice((0.0, 0.05, 0.2))
         deaths = rng.choice((0.1, 0.4)) if rescales else 1.0  # Rescales come about only where drivers last.
@@ -51,6 +54,7 @@ class Weather:
                 "cut_power": deaths * rng.choice((0.0, 0.5, 1.0)),
                 "fill_disk": rng.choice((0.0, 0.0, 0.3)),
                 "ask": 3.0 if rescales else 0.0,
+                **(_of_several(rng, deaths) if hosts > 1 else {}),
             },
             lost=noise,
             late=noise,
@@ -59,4 +63,14 @@ class Weather:
             stragglers=rng.choice((0.0, 0.05, 0.2)),
             sink=rng.choice((0.0, 0.05)),
             no_start=rng.choice((0.0, 0.1)),
+            store=rng.choice((0.0, 0.005, 0.02)) if hosts > 1 else 0.0,
         )
+
+
+def _of_several(rng: Random, deaths: float) -> dict[str, float]:
+    return {
+        "cut": rng.choice((0.0, 2.0, 5.0)),
+        "heal": rng.choice((1.0, 3.0)),
+        "leave": rng.choice((0.0, 2.0)),
+        "end_host": deaths * rng.choice((0.0, 0.5, 1.0)),
+    }

@@ -6,31 +6,27 @@ import json
 import os
 from base64 import b64decode
 from collections.abc import Sequence
-from itertools import accumulate, chain, groupby
-from pathlib import Path
+from functools import partial
+from itertools import accumulate, chain, groupby, islice
 from typing import TYPE_CHECKING, Any, overload
-from urllib.parse import unquote, urlsplit
 
-from tidegate.errors import PipelineError, SinkError
+from tidegate.errors import SinkError
 from tidegate.sinks import json_form
-from tidegate.sinks.output_folder import OutputFolder
+from tidegate.sinks.data import parquet_form
+from tidegate.sinks.data.data_files import DataFiles
+from tidegate.sinks.data.folder_files import FolderFiles
+from tidegate.sinks.data.store_rows import store_rows
+from tidegate.sinks.output_folder import OutputFolder, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-
-def local(path: str | os.PathLike[str]) -> Path:
-    """The absolute folder that `path` names; it may be written as a `file://` address."""
-    text = os.fspath(path)
-    if "://" in text or text.startswith("file:"):
-        address = urlsplit(text)
-        if address.scheme != "file" or address.netloc not in ("", "localhost"):
-            raise PipelineError(f"{text!r} is not a local folder; write a path, or file:///path")
-        text = unquote(address.path)
-    if not text:
-        raise PipelineError("the path of a folder is empty")
-    return Path(text).resolve()
+_FOOTER_BYTES = 64 << 10
+"""Most Parquet files have a shorter one."""
+_CHUNK = 1 << 20
+_AT_ONCE = 256
+"""Files that are fetched before their rows are looked at."""
 
 
 @overload
@@ -43,19 +39,19 @@ def read(path: str | os.PathLike[str], spark: SparkSession | None = None) -> pa.
     An Arrow table, or a DataFrame when `spark` is given. It is the state at the time of the call; reading
     while a pipeline writes is safe. When the columns changed over time, those of the latest batch count:
     rows from before have nulls in columns that they lack.
+
+    `path` may be in an object store. Then a DataFrame is read by tasks, with credentials from the
+    environment of the executors, and Spark needs nothing else for it.
     """
-    root = local(path)
-    if not root.is_dir():
-        raise SinkError(f"there is no folder {root}; has the pipeline run, and from this directory?")
-    folder = OutputFolder(root)
+    folder = OutputFolder(place_of(path))
     chain = folder.chain()
     if not chain:
-        raise SinkError(f"no batch has been committed to {root} yet")
-    files = [folder.data / name for record in chain for name in record.files]
+        raise SinkError(f"no batch has been committed to {folder.place} yet")
+    names = [name for record in chain for name in record.files]
     if spark is not None:
-        return _read_spark(files, chain[-1].schema, spark)
+        return _read_spark(folder.files, names, chain[-1].schema, spark)
     try:
-        rows = _read_arrow(files, chain[-1].schema)
+        rows = _read_arrow(folder.files, names, chain[-1].schema)
     except FileNotFoundError as error:
         if folder.headers() != [record.header for record in chain]:
             return read(path)  # It took longer than replaced files are kept.
@@ -71,9 +67,7 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
 
     Looks at every manifest, and for each data file at what it says of its rows.
     """
-    folder = OutputFolder(local(path))
-    if not folder.root.is_dir():
-        return [f"there is no folder {folder.root}"]
+    folder = OutputFolder(place_of(path))
     try:
         chain = folder.chain()
     except SinkError as error:
@@ -81,65 +75,75 @@ def verify(path: str | os.PathLike[str]) -> list[str]:
     problems = []
     for record in chain:
         try:
-            rows = sum(count(folder.data / name) for name in record.files)
+            rows = sum(folder.files.each(partial(count, folder.files), record.files))
         except (OSError, ValueError) as error:
             problems.append(f"a data file of batches {record.header.span} cannot be read: {error}")
             continue
         if rows != (wanted := record.header.rows):
             span = record.header.span
-            problems.append(f"the files of batches {span} in {folder.root} hold {rows} rows, not {wanted}")
+            problems.append(f"the files of batches {span} in {folder.place} hold {rows} rows, not {wanted}")
     return problems
 
 
-def count(file: Path) -> int:
+def count(files: DataFiles, name: str) -> int:
     """How many rows a data file says it has. Raises OSError or ValueError."""
-    if file.suffix == ".parquet":
+    if name.endswith(".json"):
+        return rows_in(name, files.fetch(name))
+    end = files.end(name, _FOOTER_BYTES)
+    footer = int.from_bytes(end.slice(max(0, end.size - 8), 4).to_pybytes(), "little") + 8
+    return rows_in(name, end if footer <= end.size else files.fetch(name))
+
+
+def rows_in(name: str, content: pa.Buffer) -> int:
+    """How many rows a data file says it has; of Parquet, its end is enough. Raises ValueError."""
+    if name.endswith(".parquet"):
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        return int(pq.read_metadata(file).num_rows)
-    with file.open("rb") as lines:
-        return sum(chunk.count(b"\n") for chunk in iter(lambda: lines.read(1 << 20), b""))
+        return int(pq.read_metadata(pa.BufferReader(content)).num_rows)
+    lines = memoryview(content)
+    return sum(bytes(lines[at : at + _CHUNK]).count(b"\n") for at in range(0, len(lines), _CHUNK))
 
 
-def _read_spark(files: Sequence[Path], fields: dict[str, Any], spark: SparkSession) -> DataFrame:
+def _read_spark(
+    files: DataFiles, names: Sequence[str], fields: dict[str, Any], spark: SparkSession
+) -> DataFrame:
     from pyspark.sql.types import StructType
 
     schema = StructType.fromJson(fields)
     rows = spark.createDataFrame([], schema)
-    for suffix in sorted({file.suffix for file in files}):
-        alike = [str(file) for file in files if file.suffix == suffix]
-        reader = spark.read.format(suffix[1:]).schema(schema).options(**json_form.LINES, mode="FAILFAST")
-        rows = rows.unionByName(reader.load(alike))
+    for suffix in sorted({name.rpartition(".")[2] for name in names}):
+        alike = [name for name in names if name.endswith(suffix)]
+        if not isinstance(files, FolderFiles):
+            rows = rows.unionByName(store_rows(files.place, alike, schema, suffix, spark))
+            continue
+        reader = spark.read.format(suffix).schema(schema).options(**json_form.LINES, mode="FAILFAST")
+        rows = rows.unionByName(reader.load([str(files.data / name) for name in alike]))
     return rows
 
 
-def _read_arrow(files: Sequence[Path], fields: dict[str, Any]) -> pa.Table:
+def _read_arrow(files: DataFiles, names: Sequence[str], fields: dict[str, Any]) -> pa.Table:
     import pyarrow as pa
-    import pyarrow.parquet as pq
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
 
-    # All that is read from files may be null.
-    schema = to_arrow_schema(StructType.fromJson(fields).toNullable(), timezone="UTC")
+    schema = parquet_form.arrow_schema(fields)
+
     tables = [schema.empty_table()]
-    for suffix, alike in groupby(files, lambda file: file.suffix):
-        if suffix == ".json":
-            tables += [_load_json(file, schema) for file in alike]
-        else:
-            # Spark writes timestamps in the old 96-bit form, without a zone: they are in UTC.
-            found = pq.read_table(
-                list(alike), schema=schema, partitioning=None, coerce_int96_timestamp_unit="us"
-            )
-            tables.append(found)
+    for suffix, alike in groupby(names, lambda name: name.rpartition(".")[2]):
+        while some := list(islice(alike, _AT_ONCE)):
+            contents = files.each(files.fetch, some)
+            if suffix == "parquet":
+                tables.append(parquet_form.load(contents, schema))
+            else:
+                tables += [_load_json(content, schema) for content in contents]
     return pa.concat_tables(tables)
 
 
-def _load_json(path: Path, schema: pa.Schema) -> pa.Table:
+def _load_json(content: pa.Buffer, schema: pa.Schema) -> pa.Table:
     import pyarrow as pa
 
-    with path.open(encoding="utf-8") as lines:
-        # Numbers stay text until the column says what they are, such as decimals or doubles.
-        rows = [json.loads(line, parse_int=str, parse_float=str) for line in lines]
+    # Numbers stay text until the column says what they are, such as decimals or doubles.
+    lines = content.to_pybytes().split(b"\n")
+    rows = [json.loads(line, parse_int=str, parse_float=str) for line in lines if line]
     return pa.Table.from_struct_array(_array(rows, pa.struct(list(schema))))
 
 

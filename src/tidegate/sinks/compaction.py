@@ -8,26 +8,21 @@ Each step can be taken again, by the next driver or at the same time by one that
 
 from __future__ import annotations
 
-import json
-import shutil
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
+from pathlib import PurePath
 from uuid import uuid4
 
-from tidegate.disk import DISK
-from tidegate.ledger.atomic import create
-from tidegate.sinks import small_files
+from tidegate.sinks.data import small_files
+from tidegate.sinks.data.data_files import Draft
 from tidegate.sinks.manifest import OutputManifest, Span, effective, gap, standing_for
 from tidegate.sinks.output_folder import OutputFolder
 
 FAN_IN = 100
 _MOST_BYTES = 8 << 20
 """Compaction stops at manifests of this size, so that no step takes long: some 100,000 names of files."""
-_DRAFT = "merge-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +48,23 @@ class Compaction:
             for group in groups:
                 self._compact(self._loaded(group))
             self._finish()
-        self._remove_replaced()
+        self.folder.files.remove_replaced(self.grace)
 
     def _next_groups(self) -> list[list[Span]]:
         """Groups that are due and have no manifest in common."""
-
-        def size(span: Span) -> int:
-            return DISK.size(self.folder.manifests / span.name)
-
+        listed = self.folder.manifests.listed()
+        sizes = {span: file.size for file in listed if (span := Span.parse(file.name))}
         found: list[list[Span]] = []
         taken = set[Span]()
-        for group in due(effective(self.folder.spans())):
-            if taken.isdisjoint(group) and sum(map(size, group)) <= _MOST_BYTES:
+        for group in due(effective(list(sizes))):
+            if taken.isdisjoint(group) and sum(map(sizes.__getitem__, group)) <= _MOST_BYTES:
                 found.append(group)
                 taken.update(group)
         return found
 
     def _loaded(self, group: Sequence[Span]) -> list[OutputManifest]:
         self.proceed()
-        parts = [self.folder.load(span) for span in group]
+        parts = self.folder.manifests.each(self.folder.load, group)
         headers = [part.header for part in parts]
         if (problem := gap(headers, headers[0].after)) is not None:
             raise self.folder.problem(problem)
@@ -82,62 +75,45 @@ class Compaction:
         if self.target is None:
             self._append(OutputManifest.compacted(parts, files))
             return
-        span = Span(parts[0].header.first, parts[-1].header.last)
-        draft = self.folder.staged / f"{_DRAFT}{span}-{uuid4().hex[:8]}"
-        DISK.make_folder(draft)
+        draft = Draft(Span(parts[0].header.first, parts[-1].header.last), uuid4().hex[:8])
         try:
-            self._merge(files, draft)
+            self._merge(files, self.target, draft)
         except Exception:
-            self._drop(draft, keep=())
+            self.folder.files.end_draft(draft, keep=())
             raise
         record = OutputManifest.compacted(parts, files)
-        self._drop(draft, keep=record.files if self._append(record) else ())
+        self.folder.files.end_draft(draft, keep=record.files if self._append(record) else ())
 
     def _append(self, record: OutputManifest) -> bool:
         # From then on no start looks whether the data files of these batches are in sight.
-        DISK.sync_folder(self.folder.root)
+        self.folder.files.settle_sight()
         return self.folder.append(record)
 
-    def _merge(self, files: list[str], draft: Path) -> None:
-        """Put merged files in the place of small ones. Those that are new have a second name in `draft`."""
-        data = self.folder.data
-        for number, run in enumerate(self._runs(files)):
-            # As any data file, it has its first batch in front.
-            merged = f"{draft.name.removeprefix(_DRAFT)}-{number:05d}{Path(run[0]).suffix}"
-            small_files.merge([data / name for name in run], draft / merged, proceed=self.proceed)
-            DISK.link(draft / merged, data / merged)
-            start = files.index(run[0])
-            files[start : start + len(run)] = [merged]
-        DISK.sync_folder(data)
-
-    def _runs(self, files: Sequence[str]) -> list[list[str]]:
-        assert self.target is not None
-        sizes = [(name, DISK.size(self.folder.data / name)) for name in files]
-        return [
-            [path.name for path in group]
-            for run in small_files.runs(sizes, self.target)
-            for group in small_files.alike(self.folder.data / name for name in run)
-            if len(group) > 1
-        ]
+    def _merge(self, files: list[str], target: int, draft: Draft) -> None:
+        """Put merged files in the place of small ones."""
+        place, number = self.folder.files, 0
+        sizes = list(zip(files, place.sizes(files), strict=True))
+        for run in small_files.runs(sizes, target):
+            loaded = zip(run, self.folder.manifests.each(place.fetch, run), strict=True)
+            for group in small_files.alike(loaded):
+                if len(group) > 1:
+                    name = draft.name(number, PurePath(group[0][0]).suffix)
+                    place.add_merged(draft, name, small_files.merged(group, proceed=self.proceed))
+                    start = files.index(group[0][0])
+                    files[start : start + len(group)] = [name]
+                    number += 1
 
     def _settle_drafts(self) -> None:
         """Merged files that another driver has left are named by a manifest, or never will be."""
-        for draft in self.folder.staged.glob(f"{_DRAFT}*"):
-            _, first, last, _ = draft.name.split("-")
-            span = Span(int(first), int(last))
-            group = [other for other in effective(self.folder.spans()) if span.holds(other)]
+        for draft in self.folder.files.drafts():
+            group = [other for other in effective(self.folder.spans()) if draft.span.holds(other)]
             if len(group) > 1:
                 # That driver may be alive, and about to create this manifest: be the first.
                 parts = self._loaded(group)
                 files = [name for part in parts for name in part.files]
                 self._append(OutputManifest.compacted(parts, files))
-            holder = next(other for other in effective(self.folder.spans()) if other.holds(span))
-            self._drop(draft, keep=self.folder.load(holder).files)
-
-    def _drop(self, draft: Path, *, keep: Sequence[str]) -> None:
-        for name in set(DISK.names(draft)) - set(keep):
-            DISK.remove(self.folder.data / name)
-        shutil.rmtree(draft, ignore_errors=True)
+            holder = next(other for other in effective(self.folder.spans()) if other.holds(draft.span))
+            self.folder.files.end_draft(draft, keep=self.folder.load(holder).files)
 
     def _finish(self) -> None:
         """Remove the manifests that another one stands for, and from sight the data files it replaces."""
@@ -146,28 +122,10 @@ class Compaction:
                 continue
             files = set(self.folder.load(span).files)
             before = {name for other in covered for name in self.folder.load(other).files}
-            self.folder.show(files - before)
-            self._replace(span, sorted(before - files))
-            DISK.sync_folder(self.folder.root)  # After that, nothing tells what was to be in sight.
-            for other in covered:
-                DISK.remove(self.folder.manifests / other.name)
-
-    def _replace(self, span: Span, files: Sequence[str]) -> None:
-        for name in files:
-            DISK.remove(self.folder.root / name)
-        if files:
-            note = self.folder.replaced / f"{span}-{uuid4().hex[:8]}.json"
-            create(note, json.dumps(files).encode())
-
-    def _remove_replaced(self) -> None:
-        for name in DISK.names(self.folder.replaced):
-            note = self.folder.replaced / name
-            if name.startswith(".") or time.time() - DISK.modified(note) < self.grace:
-                continue
-            for file in json.loads(DISK.read(note)):
-                DISK.remove(self.folder.data / file)
-                DISK.remove(self.folder.root / file)  # In case a driver that was replaced has shown it again.
-            DISK.remove(note)
+            self.folder.files.show(sorted(files - before))
+            self.folder.files.replace(span, sorted(before - files))
+            self.folder.files.settle_sight()  # After that, nothing tells what was to be in sight.
+            self.folder.manifests.delete(*(other.name for other in covered))
 
 
 def due(spans: Sequence[Span]) -> Iterator[list[Span]]:

@@ -36,6 +36,14 @@ class Attempt:
     def __str__(self) -> str:
         return f"{self.batch_id:012d}-{self.generation}-{self.number}"
 
+    @classmethod
+    def parse(cls, text: str) -> Attempt:
+        """
+        >>> Attempt.parse(str(Attempt(7, 2, 1)))
+        Attempt(batch_id=7, generation=2, number=1)
+        """
+        return cls(*map(int, text.split("-")))
+
 
 def ahead(place: str, latest: int, committed: int, *, anew: str) -> SinkError:
     """What a sink raises in `recover` when it holds later batches than the checkpoint: the next ones would be

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
@@ -49,7 +50,8 @@ def struct(ddl: str, *, step: str) -> StructType:
     try:
         found = StructType.fromDDL(ddl)
     except PySparkException as error:
-        raise refused(f"{ddl!r} is not a schema: {error.getCondition()}", step=step) from error
+        said = re.sub(r"\[\S+\] |\.? SQLSTATE:.*", "", str(error).strip(), flags=re.DOTALL)
+        raise refused(f"{ddl!r} is not a schema: {said}", step=step) from error
     if not isinstance(found, StructType) or not found.names:
         raise refused(f"{ddl!r} is not a schema; write it like 'id bigint, name string'", step=step)
     return found

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from tidegate.errors import PipelineError
 from tidegate.sources.sensors import SCHEMA, Sensors
+from tidegate.sources.split_limit import rows_and_partitions
 
 _ROWS_PER_BATCH = 1 << 16
 # A cut of an endless stream without a rate needs some end if there is no limit.
@@ -63,7 +64,8 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are `{"start": microseconds since 1970, "offset": rows before this point}`."""
 
     def __init__(self, source: Sensors, partitions: int, first_rows: int | None) -> None:
-        """`partitions`: into how many a cut is split. `first_rows`: what the first cut may take, or None."""
+        """`partitions`: into how many a cut is split, until a limit tells another number. `first_rows`: what
+        the first cut may take, or None."""
         self._source = source
         self._first_rows = first_rows
         self._partitions = partitions
@@ -81,12 +83,14 @@ class SensorStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         # The checkpoint knows when the stream began; this process may be a later one.
         self._start = start["start"]
+        rows, partitions = rows_and_partitions(limit)
+        if partitions is not None:
+            self._partitions, rows = partitions, rows or self._first_rows
         sent = self._sent()
-        if isinstance(limit, ReadMaxRows):
-            most = start["offset"] + limit.max_rows
-            sent = most if sent is None else min(sent, most)
-        elif sent is None:
-            sent = start["offset"] + _ENDLESS_CUT
+        if sent is None:
+            sent = start["offset"] + (_ENDLESS_CUT if rows is None else rows)
+        elif rows is not None:
+            sent = min(sent, start["offset"] + rows)
         # A clock that was set back takes nothing back.
         return {"start": self._start, "offset": max(sent, start["offset"])}
 

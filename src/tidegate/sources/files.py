@@ -24,6 +24,7 @@ _BYTE_ORDER_MARK = "\ufeff"
 # By default Spark silently ignores files that are a week older than the newest one.
 _STREAM_OPTIONS = {"maxFileAge": "36500d"}
 _BINARY_FILE = "path string, modificationTime timestamp, length bigint, content binary"
+_NO_CONNECTOR = ("No FileSystem for scheme", "java.lang.ClassNotFoundException: Class ")
 _error = partial(refused, step="Files")
 
 
@@ -65,6 +66,8 @@ class Files(Source):
             raise _error(f"format must be one of {', '.join(get_args(Format))}, not {self.format!r}")
         if self.schema is None and self.format != "parquet":
             raise _error(f"{self.format} files need a schema, like 'id bigint, name string'")
+        if not isinstance(self.schema, str | None):
+            raise _error(f"the schema is text, like 'id bigint, name string', not {self.schema!r}")
         if self.header and self.format != "csv":
             raise _error(f"header is for csv, not for {self.format}")
         if self.options and self.format == "parquet":
@@ -102,6 +105,17 @@ class Files(Source):
         return f"no files in {folder} yet"
 
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
+        try:
+            return self._load(spark, first_rows)
+        except Exception as error:
+            if not is_remote(self.folder) or not any(sign in str(error) for sign in _NO_CONNECTOR):
+                raise
+            raise _error(
+                f"Spark has no connector to read {self.path}: copy the files to a folder, or have it load "
+                "one, for S3 `org.apache.hadoop:hadoop-aws` by `spark.conf.spark.jars.packages`, and write s3a://"
+            ) from error
+
+    def _load(self, spark: SparkSession, first_rows: int | None) -> DataFrame:
         schema = (
             _written_schema(spark, self.folder) if self.schema is None else struct(self.schema, step="Files")
         )

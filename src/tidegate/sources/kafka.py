@@ -60,6 +60,8 @@ class Kafka(Source):
             raise _error(f"format must be one of {', '.join(get_args(Format))}, not {self.format!r}")
         if self.format == "json" and self.schema is None:
             raise _error("json messages need a schema, like 'id bigint, name string'")
+        if not isinstance(self.schema, str | None):
+            raise _error(f"the schema is text, like 'id bigint, name string', not {self.schema!r}")
         if self.format == "raw" and self.schema is not None:
             raise _error("a schema is only for json; raw messages always have the same columns")
         if clash := sorted(set(self.options) & set(_OWN)):

@@ -61,6 +61,7 @@ class Sensors(Source):
     grace: str = "2 seconds"
 
     countable: ClassVar[bool] = True
+    splits_cuts: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _whole("sensors", self.sensors, 1, _MOST_KEYS)

@@ -83,14 +83,19 @@ class Source(ABC):
     countable: ClassVar[bool] = False
     """Whether `seen` can tell what a cut holds; the rows of other sources are observed as they pass."""
 
+    splits_cuts: ClassVar[bool] = False
+    """Whether it is a Python Data Source that is told with its limit into how many partitions to split a cut:
+    see `tidegate.sources.split_limit`."""
+
     packages: ClassVar[tuple[str, ...]] = ()
     """Maven coordinates that Spark must resolve; `{spark}` stands for Spark's own version."""
 
     @abstractmethod
     def load(self, spark: SparkSession, *, parallelism: int, first_rows: int | None) -> DataFrame:
-        """The streaming DataFrame, read in about `parallelism` partitions per batch.
+        """The streaming DataFrame, read in about `parallelism` partitions in the first batch.
 
-        The first batch takes at most about `first_rows`; after it, the engine sets a limit per batch.
+        The first batch takes at most about `first_rows`; after it, the engine sets a limit per batch, and
+        another number of partitions if the pipeline is rescaled.
         """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from tidegate.disk import DISK, Disk
 from tidegate.errors import CheckpointError
-from tidegate.ledger.atomic import create, replace
+from tidegate.storage.local import Local
 
 _VERSION = "v1"
 _NOTHING = "-"
@@ -65,8 +65,7 @@ class CheckpointFiles:
         all are there."""
         last = _log_number(offset)
         logs = self._logs(source)
-        start = max((number for number, path in logs.items() if path.suffix and number <= last), default=0)
-        for number in range(start, last + 1):
+        for number in range(_first_needed(logs, last), last + 1):
             if number not in logs or not self._is_whole(logs[number]):
                 return self.folder / "sources" / str(source) / str(number)
         return None
@@ -83,8 +82,26 @@ class CheckpointFiles:
             self.disk.sync_folder(folder)
             self._sync_name(folder)
 
-    def rebuild(self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any]) -> None:
-        """Have a query begin with this batch as one that was planned and not done. Logs of sources stay."""
+    def notes(self, source: int, end: Any) -> list[Path]:
+        """The files that Spark needs of a source to go on after this offset: of a file source, its logs."""
+        if end is None:
+            return []
+        last, logs = _log_number(end), self._logs(source)
+        numbers = range(_first_needed(logs, last), last + 1) if last >= 0 else sorted(logs)
+        return [logs[number] for number in numbers if number in logs]
+
+    def note(self, source: int, name: str, content: bytes) -> None:
+        """Have such a file."""
+        self._replace(self.folder / "sources" / str(source) / name, content)
+
+    def drop_note(self, source: int, name: str) -> None:
+        self._remove(self.folder / "sources" / str(source) / name)
+
+    def rebuild(
+        self, batch_id: int, starts: Sequence[Any], ends: Sequence[Any], *, finished: bool = False
+    ) -> None:
+        """Have a query begin with this batch as one that was planned and not done; `finished`: with the next
+        one. Logs of sources stay."""
         for kind in ("offsets", "commits"):
             for name in self.disk.names(self.folder / kind):
                 self.disk.remove(self.folder / kind / name)
@@ -93,25 +110,37 @@ class CheckpointFiles:
             self._write(self.cut_file(batch_id - 1), about, *starts)
             self._write(self._commit(batch_id - 1), {"nextBatchWatermarkMs": 0})
         self._write(self.cut_file(batch_id), about, *ends)
+        if finished:
+            self._write(self._commit(batch_id), {"nextBatchWatermarkMs": 0})
+        if not self._is_whole(metadata := self.folder / "metadata"):
+            self._replace(metadata, _new_metadata())
+
+    def plan(self, batch_id: int, cut: bytes) -> None:
+        """Have the cut of a batch as Spark wrote it elsewhere."""
+        self._replace(self.cut_file(batch_id), cut)
 
     def unplan(self, batch_id: int) -> None:
         """Forget the cut of a batch that has not been committed."""
         self._remove(self.cut_file(batch_id))
 
-    def tidy(self, ends: Sequence[Any]) -> None:
+    def tidy(self, ends: Sequence[Any], check_newest: Callable[[], object]) -> None:
         """Remove what a power cut has left of files that Spark can do without: those of the last batches, and
-        of sources beyond `ends`."""
+        of sources beyond `ends`, from the first one on that is missing or damaged.
+
+        `check_newest` raises an error when a newer driver runs: it may have written these anew."""
         while self.disk.exists(commit := self._commit(self.newest("commits"))) and not self._is_whole(commit):
             self._remove(commit)
         for source, end in enumerate(ends):
-            whole = True
+            following = _log_number(end) + 1
             for number, log in sorted(self._logs(source).items()):
-                if number > _log_number(end):
-                    whole = whole and self._is_whole(log)
-                    self._remove_checksum(log) if whole else self._remove(log)
+                if number == following and self._is_whole(log):
+                    following += 1
+                    self._remove_checksum(log)
+                elif number >= following:
+                    self._discard(log, check_newest)
         metadata, planned = self.folder / "metadata", self.newest("offsets")
         if planned >= 0 and not self._is_whole(metadata):
-            replace(metadata, json.dumps({"id": str(uuid4())}).encode(), self.disk)
+            self._replace(metadata, _new_metadata())
         elif self.disk.exists(metadata) and not self._is_whole(metadata):
             self._remove(metadata)
         for path in (metadata, commit, self.cut_file(planned), self.cut_file(planned - 1)):
@@ -132,7 +161,7 @@ class CheckpointFiles:
         version, settings, *ends = text.splitlines()
         now = {**json.loads(settings), "batchTimestampMs": round(time.time() * 1000)}
         planned = "\n".join([version, json.dumps(now, separators=(",", ":")), *ends])
-        return create(self.folder / "offsets" / str(batch_id), planned.encode())
+        return self._create(self.folder / "offsets" / str(batch_id), planned.encode())
 
     def source_files(self, source: int, offset: Any) -> tuple[str, ...]:
         """The files that a file source took in the batch with this offset; none for other sources."""
@@ -160,19 +189,24 @@ class CheckpointFiles:
                     f"Spark's own record of batch {number} is not in {offsets}, and without it a pipeline "
                     f"cannot resume after batch {batch_id}: the ledger and Spark's checkpoint do not match"
                 )
-            create(target / "offsets" / number, (offsets / number).read_bytes())
-        until = time.monotonic() + settle
-        while not (commits / numbers[-1]).is_file() and time.monotonic() < until:
-            time.sleep(0.05)
+            self._create(target / "offsets" / number, (offsets / number).read_bytes())
+        self.is_over(batch_id, settle=settle)
         for number in numbers:
             if (commits / number).is_file():
-                create(target / "commits" / number, (commits / number).read_bytes())
+                self._create(target / "commits" / number, (commits / number).read_bytes())
         metadata = json.loads((self.folder / "metadata").read_bytes())
-        create(target / "metadata", json.dumps({**metadata, "id": str(uuid4())}).encode())
+        self._create(target / "metadata", json.dumps({**metadata, "id": str(uuid4())}).encode())
         # Files that a source has seen beyond the cut do no harm: the next cut takes them in.
         for path in sorted((self.folder / "sources").rglob("*")):
             if path.is_file() and not path.name.startswith("."):
-                create(target / path.relative_to(self.folder), path.read_bytes())
+                self._create(target / path.relative_to(self.folder), path.read_bytes())
+
+    def is_over(self, batch_id: int, *, settle: float) -> bool:
+        """Whether Spark notes within `settle` seconds that a batch is over."""
+        until = time.monotonic() + settle
+        while not (noted := self._commit(batch_id).is_file()) and time.monotonic() < until:
+            time.sleep(0.05)
+        return noted
 
     def cut_file(self, batch_id: int) -> Path:
         """Where the cut of a batch is."""
@@ -197,10 +231,29 @@ class CheckpointFiles:
     def _write(self, path: Path, *parts: Any) -> None:
         lines = [_VERSION, *(_NOTHING if part is None else json.dumps(part) for part in parts)]
         self._remove_checksum(path)
-        replace(path, "\n".join(lines).encode(), self.disk)
+        self._replace(path, "\n".join(lines).encode())
+
+    def _create(self, path: Path, content: bytes) -> bool:
+        return Local(path.parent, self.disk, private=False).create(path.name, content)
+
+    def _replace(self, path: Path, content: bytes) -> None:
+        Local(path.parent, self.disk, private=False).write(path.name, [content])
 
     def _remove(self, path: Path) -> None:
         self.disk.remove(path)
+        self._remove_checksum(path)
+
+    def _discard(self, path: Path, check_newest: Callable[[], object]) -> None:
+        """Remove a file that cannot be written again, unless it is that of a newer driver."""
+        aside = path.with_name(f".{path.name}.{uuid4().hex}")
+        self.disk.rename(path, aside)
+        try:
+            check_newest()
+        except BaseException:
+            self.disk.link(aside, path)
+            raise
+        finally:
+            self.disk.remove(aside)
         self._remove_checksum(path)
 
     def _remove_checksum(self, path: Path) -> None:
@@ -213,6 +266,15 @@ class CheckpointFiles:
             self.disk.sync_folder(folder.parent)
             self._named.add(folder)
             folder = folder.parent
+
+
+def _first_needed(logs: Mapping[int, Path], last: int) -> int:
+    """The log that a file source begins to read at: one that was compacted stands for all before it."""
+    return max((number for number, path in logs.items() if path.suffix and number <= last), default=0)
+
+
+def _new_metadata() -> bytes:
+    return json.dumps({"id": str(uuid4())}).encode()
 
 
 def _log_number(offset: Any) -> int:

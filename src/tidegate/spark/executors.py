@@ -63,6 +63,24 @@ class Executors:
         return java.sc()
 
 
+def hosts_by_executor(spark: SparkSession) -> dict[str, str]:
+    """The executors that live, oldest first, each with its host as Spark calls it. In a local Spark that is
+    the driver, under the id `driver`; elsewhere the driver is none of them."""
+    context: Any = spark.sparkContext._jsc
+    listed = context.sc().statusStore().executorList(True)
+    every = [listed.apply(index) for index in range(listed.size())]
+    found = {str(each.id()): str(each.hostPort()).rpartition(":")[0] for each in every}
+    others = sorted((id for id in found if id != "driver"), key=int)
+    return {id: found[id] for id in others or found}
+
+
+def executor_hosts(spark: SparkSession) -> frozenset[str]:
+    """The hosts of the executors and of the driver, by the names that Spark has for them."""
+    context: Any = spark.sparkContext._jsc
+    places = str(context.sc().getExecutorMemoryStatus().keys().mkString(" "))
+    return frozenset(place.rpartition(":")[0] for place in places.split())
+
+
 def rows_on(spark: SparkSession, executor: str, count: int) -> DataFrame:
     """`count` partitions of one row each that prefer to run on this executor."""
     from pyspark.sql import DataFrame

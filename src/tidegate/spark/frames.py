@@ -21,6 +21,12 @@ def compute(frame: DataFrame) -> int:
     return int(jdf.queryExecution().toRdd().count())
 
 
+def merged(rows: DataFrame, most: int) -> DataFrame:
+    """The rows of a batch in at most so many partitions, without a shuffle: a task reads several."""
+    jdf: Any = rows._jdf
+    return rows.coalesce(most) if jdf.queryExecution().analyzed().rdd().getNumPartitions() > most else rows
+
+
 def counted(rows: DataFrame) -> tuple[DataFrame, Callable[[], int]]:
     """The same rows, and a function that tells their number once they have been written.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from tidegate.errors import QueryError, TidegateError
 from tidegate.sources.source import Position
+from tidegate.spark.callbacks import ensure_callbacks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,10 +64,8 @@ class Watched(Protocol):
 @contextmanager
 def watching(spark: SparkSession, runner: Watched) -> Iterator[None]:
     """Hand on what Spark reports of the query of one runner."""
-    from pyspark import java_gateway
-
     jvm: Any = spark._jvm
-    java_gateway.ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    ensure_callbacks(spark)
     listener = jvm.org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper(_Listener(runner))
     manager: Any = spark.streams._jsqm
     manager.addListener(listener)

@@ -7,16 +7,16 @@ are in a single partition; a scan of an RDD may say so of itself, and is taken a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from pyspark.sql import DataFrame
 
+from tidegate.spark.rdd_scan import frame_of, just, rows_of, scan
+
 
 def within_partitions(frame: DataFrame) -> DataFrame:
     """The same rows; a `groupBy` on them gives one row per key *and partition*. Not for streaming frames."""
-    return _frame(_scan(frame), frame)
+    return frame_of(scan(rows_of(frame), frame, in_one=True), frame)
 
 
 class PreparedAggregate:
@@ -35,57 +35,7 @@ class PreparedAggregate:
 
     def of(self, frame: DataFrame) -> DataFrame:
         """The same of other rows with the same columns. Not for streaming frames."""
-        nothing = _Java.of(frame.sparkSession._jvm).nothing
-        plan = _scan(frame, self._columns)
+        plan = scan(rows_of(frame), frame, self._columns, in_one=True)
         for step in self._steps:
-            plan = step.withNewChildren(getattr(nothing, "$colon$colon")(plan))
-        return _frame(plan, frame)
-
-
-def _scan(frame: DataFrame, columns: Any = None) -> Any:
-    """The rows of a frame as a plan that says that they are in one partition. `columns`: as Spark knows them
-    from another such plan."""
-    jdf: Any = frame._jdf
-    execution = jdf.queryExecution()
-    plan = execution.analyzed()
-    # A batch as Spark hands it over is such a scan already; one that is kept is to be read from the cache.
-    is_scan = plan.getClass().getSimpleName() == "LogicalRDD" and not jdf.storageLevel().useMemory()
-    rdd = plan.rdd() if is_scan else execution.toRdd()
-    java, session = _Java.of(frame.sparkSession._jvm), jdf.sparkSession()
-    known = plan.output() if columns is None else columns
-    return java.scan(
-        known, rdd, java.single, java.nothing, False, java.none, session, java.none, java.none, False
-    )
-
-
-def _frame(plan: Any, like: DataFrame) -> DataFrame:
-    session: Any = like._jdf.sparkSession()
-    dataset = _Java.of(like.sparkSession._jvm).dataset
-    return DataFrame(dataset.ofRows(session, plan), like.sparkSession)
-
-
-@dataclass(frozen=True, slots=True)
-class _Java:
-    """What is the same in every batch: to look up a name takes a call into Java for each of its parts."""
-
-    scan: Any
-    dataset: Any
-    single: Any
-    nothing: Any
-    none: Any
-
-    @classmethod
-    @lru_cache(maxsize=1)
-    def of(cls, jvm: Any) -> _Java:
-        sql = jvm.org.apache.spark.sql
-        return cls(
-            sql.execution.LogicalRDD,
-            _object(sql.classic, "Dataset"),
-            _object(sql.catalyst.plans.physical, "SinglePartition"),
-            _object(jvm.scala.collection.immutable, "Nil"),
-            _object(jvm.scala, "None"),
-        )
-
-
-def _object(package: Any, name: str) -> Any:
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
+            plan = step.withNewChildren(just(plan, frame))
+        return frame_of(plan, frame)

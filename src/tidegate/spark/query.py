@@ -1,25 +1,30 @@
 """A running streaming query: what the engine asks of it beyond PySpark's own interface.
 
-Spark fixes the read limit of each source when a query starts, keeps the observed metrics of the current batch
-to itself until the batch is over, and tells nobody which files it has left for later. All of it
-is there on the JVM's side, so this module asks there. Spark is pinned to one minor version because of it.
+Spark fixes the read limit of each source and its partitions when a query starts, keeps the observed metrics
+of the current batch to itself until the batch is over, and tells nobody which files it has left for later.
+All of it is there on the JVM's side, so this module asks there. Spark is pinned to one minor version because
+of it.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidegate.sources.source import Limit, Waiting
+from tidegate.sources.split_limit import split_limit
 from tidegate.spark.checkpoint_files import CheckpointFiles
 
+FILE_PARTITIONS = "spark.sql.files.minPartitionNum"
+"""The setting for the number of partitions in which files are read."""
 _SAMPLE = 500
 _ENTRY = re.compile(r",(\d+),\d+\)(?=, NewFileEntry\(|\)$)")
 
@@ -28,11 +33,14 @@ class RunningQuery:
     """The JVM's side of a streaming query."""
 
     def __init__(self, spark: SparkSession, query: StreamingQuery, checkpoint: Path) -> None:
+        self._spark = spark
         self._jvm: Any = spark._jvm
         self._execution: Any = query._jsq.streamingQuery()
-        self._sources: list[tuple[Any, bool]] = []
-        """Each source, and whether it is one in Python; they stay the same while the query runs."""
+        self._change = Lock()
         self._limits: list[Limit] = []
+        self._partitions: int | None = None
+        """Into how many partitions each source has been told to split its cuts; None: not yet."""
+        self._split_by_limit: Collection[int] = ()
         self.checkpoint = CheckpointFiles(checkpoint)
         self.run_id = str(query.runId)
 
@@ -55,40 +63,80 @@ class RunningQuery:
         return Waiting(sum(w.files for w in found), sum(w.bytes for w in found)) if found else None
 
     @cached_property
-    def _file_sources(self) -> list[Any]:
+    def _sources(self) -> list[tuple[Any, str]]:
+        """Each source and its class; they stay the same while the query runs."""
         sources = self._execution.sources()
         each = [sources.apply(number) for number in range(sources.size())]
-        return [source for source in each if source.getClass().getSimpleName() == "FileStreamSource"]
+        return [(source, source.getClass().getSimpleName()) for source in each]
+
+    @property
+    def _file_sources(self) -> list[Any]:
+        return [source for source, kind in self._sources if kind == "FileStreamSource"]
 
     def limit(self, limits: Sequence[Limit]) -> None:
         """Set what the next batch may take from each source, in the order of the sources."""
-        if self._limits == [*limits]:
-            return
-        if not self._sources:
-            sources = self._execution.sources()
-            found = [sources.apply(number) for number in range(len(limits))]
-            self._sources = [(each, each.getClass().getSimpleName().startswith("Python")) for each in found]
+        with self._change:
+            if self._limits != [*limits]:
+                self._limits = [*limits]
+                self._set_limits()
+
+    def split(self, partitions: int, *, by_limit: Collection[int]) -> None:
+        """Have each source split the cut of the next batch into about so many partitions. `by_limit`: the
+        sources, by number, that are told with their limits; Spark is told of files and Kafka. Others stay."""
+        with self._change:
+            if self._partitions == partitions:
+                return
+            self._partitions, self._split_by_limit = partitions, by_limit
+            self._spark.conf.set(FILE_PARTITIONS, partitions)
+            for source, kind in self._sources:
+                if kind == "KafkaMicroBatchStream":
+                    _split_offsets(source, self._jvm.scala.Some(partitions))
+            if by_limit:
+                self._set_limits()
+
+    def _set_limits(self) -> None:
         current = self._execution.uniqueSources()
-        for (source, in_python), limit in zip(self._sources, limits, strict=True):
-            current = current.updated(source, self._read_limit(limit, in_python=in_python))
+        for number, (source, kind) in enumerate(self._sources):
+            limit = self._limits[number] if self._limits else None
+            if self._partitions is not None and number in self._split_by_limit:
+                found = self._in_python(split_limit(limit.amount if limit else None, self._partitions))
+            elif limit is None:
+                continue
+            else:
+                found = self._read_limit(limit, in_python=kind.startswith("Python"))
+            current = current.updated(source, found)
         getattr(self._execution, "uniqueSources_$eq")(current)
-        self._limits = [*limits]
 
     def _read_limit(self, limit: Limit, *, in_python: bool) -> Any:
         kind = limit.kind.capitalize()
         if in_python:
-            text = json.dumps({"_type": f"ReadMax{kind}", f"max_{limit.kind}": limit.amount})
-            package = self._jvm.org.apache.spark.sql.execution.datasources.v2.python
-            return package.PythonStreamingSourceReadLimit(text)
+            return self._in_python({"_type": f"ReadMax{kind}", f"max_{limit.kind}": limit.amount})
         factory = self._jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit
         return getattr(factory, f"max{kind}")(limit.amount)
+
+    def _in_python(self, limit: dict[str, Any]) -> Any:
+        package = self._jvm.org.apache.spark.sql.execution.datasources.v2.python
+        return package.PythonStreamingSourceReadLimit(json.dumps(limit))
+
+
+def _split_offsets(source: Any, partitions: Any) -> None:
+    """Have a Kafka source split the offsets of a cut into at least so many ranges, if it has so many."""
+    reader = _field(source, "kafkaOffsetReader").get(source)
+    calculator = _field(reader, "rangeCalculator").get(reader)
+    for each in (reader, calculator):
+        _field(each, "minPartitions").set(each, partitions)
+
+
+def _field(owner: Any, name: str) -> Any:
+    """A private field, of the class of an object."""
+    field = owner.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field
 
 
 def _left(source: Any) -> Waiting:
     """What a file source has left; of many files the size of some stands for that of all."""
-    field = source.getClass().getDeclaredField("unreadFiles")
-    field.setAccessible(True)
-    entries = field.get(source)
+    entries = _field(source, "unreadFiles").get(source)
     files = entries.size() if entries is not None else 0
     if not files:
         return Waiting(0, 0)

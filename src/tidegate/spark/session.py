@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SessionError
-from tidegate.spark import class_archive, ivy, java, python
+from tidegate.spark import class_archive, ivy, java, python, stderr
 from tidegate.spark.reasons import reason
 
 if TYPE_CHECKING:
@@ -33,17 +35,24 @@ _DEFAULTS = {
     # Without it, stopping a query during a batch overflows the stack of Spark's error classifier.
     "spark.driver.extraJavaOptions": f"-Xss8m -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    # Over TCP, rows for Python wait up to 40 ms for an acknowledgement of those before.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # State arrives as it lies in a message, and Arrow would print a line when a user's function groups it.
+    "spark.executorEnv.ACERO_ALIGNMENT_HANDLING": "ignore",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     # How soon a trigger without new rows is reported: that is how `until_done` sees the end.
     "spark.sql.streaming.noDataProgressEventInterval": "100",
     # Spark writes two small files per batch, and starts processes for them. By its other interface for files
-    # these are 4 (chmod) instead of 10 (chmod, readlink), and it takes half as long.
+    # these are 4 (chmod) instead of 10 (chmod, readlink); see also `write_checksums`.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     # A file source writes down every file that it has ever seen each time it compacts its log: by default
     # with every tenth batch, which after a month of small batches is most of the work.
     "spark.sql.streaming.fileSource.log.compactInterval": "1000",
+    # How many bytes a file counts for beside its own when files are divided into tasks. By default these are
+    # more than many a batch has in all: there would be one task, however many were asked for.
+    "spark.sql.files.openCostInBytes": "65536",
     # All but Kafka: by the newer interface Spark tells how many messages it wrote.
     "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # Output files of an attempt are named by a receipt, so a rename per task buys nothing.
@@ -79,26 +88,54 @@ def start(
     # PySpark logs each wrong expression with the whole stack; the engine tells it in one line.
     for expressions in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(expressions).setLevel(logging.CRITICAL)
+    # Py4J logs at the root what it then raises, such as a Ctrl-C during a call.
+    logging.getLogger().addFilter(_is_not_of_py4j)
     if master.startswith("local[") and "," not in master:
         # Local Spark does not retry a failed task unless told how often.
         master = f"{master[:-1]},{_TASK_FAILURES}]"
-    builder = SparkSession.builder.appName(name).master(master).config("spark.driver.memory", driver_memory)
-    settings = _settings(packages, conf or {})
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    settings = {
+        "spark.app.name": name,
+        "spark.master": master,
+        "spark.driver.memory": driver_memory,
+        **_settings(packages, conf or {}),
+    }
     try:
         with ivy.locked() if "spark.jars.packages" in settings else nullcontext():
-            spark = builder.getOrCreate()
+            stderr.launch(settings)
+            spark = SparkSession.builder.config(map=dict(settings)).getOrCreate()
     except Exception as error:
         raise SessionError(f"Spark could not start on {master!r}: {_cause(error)}") from error
+    write_checksums(spark, False)
     _ignore_hangup(spark)
+    _ignore_end(spark)
     return spark
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
+
+
+def ended(*, patience: float = 0.0) -> str:
+    """How Spark's Java has ended, which as a rule ends with this process; empty if it still runs after this
+    many seconds."""
+    from pyspark import SparkContext
+
+    java: Any = getattr(SparkContext._gateway, "proc", None)
+    try:
+        code = java.wait(patience) if java is not None else None
+    except subprocess.TimeoutExpired:
+        return ""
+    if code is None:
+        return ""
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 def stop(spark: SparkSession) -> None:
     """Stop Spark. What its Python workers say of sockets that it has closed is not shown."""
     with ExitStack() as stack:
-        with suppress(Exception):  # Java may be gone.
+        if ended():
+            stack.enter_context(suppress(Exception))  # There is nobody to answer.
+        else:
             stack.enter_context(_muted(spark))
         spark.stop()
 
@@ -122,10 +159,35 @@ def _muted(spark: SparkSession) -> Iterator[None]:
             target.set(java.lang.System.err, shown)
 
 
+def write_checksums(spark: SparkSession, wanted: bool) -> None:
+    """Whether there is a file `.X.crc` beside each file X that this Java writes to a local disk.
+
+    Each takes some milliseconds. The ledger tells whether Spark's files are as they were written, and Parquet
+    has checksums of its own.
+    """
+    jvm: Any = spark._jvm
+    configuration: Any = spark._jsc.hadoopConfiguration()
+    jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI("file:///"), configuration).setWriteChecksum(
+        wanted
+    )
+
+
 def _ignore_hangup(spark: SparkSession) -> None:
     """A closed terminal tells all that run in it: whether and when to end is up to the driver."""
     signals: Any = spark._jvm.sun.misc  # type: ignore[union-attr]
     signals.Signal.handle(signals.Signal("HUP"), signals.SignalHandler.SIG_IGN)
+
+
+def _ignore_end(spark: SparkSession) -> None:
+    """When Java dies, PySpark's server for accumulators would print a stack trace of its own."""
+    server: Any = spark.sparkContext._accumulatorServer
+    shown = server.handle_error
+
+    def handle_error(request: object, client: object) -> None:
+        if not isinstance(sys.exc_info()[1], EOFError):
+            shown(request, client)
+
+    server.handle_error = handle_error
 
 
 def is_running() -> bool:

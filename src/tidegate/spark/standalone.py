@@ -23,25 +23,40 @@ _OPENED = (
 _MASTER = ("-Dspark.deploy.maxExecutorRetries=-1", "-Dspark.master.rest.enabled=false")
 
 
-def master_command() -> list[str]:
-    """A master on loopback, on any free port."""
-    arguments = f"--host {LOOPBACK} --port 0 --webui-port 0"
-    return [*_java(*_MASTER), "org.apache.spark.deploy.master.Master", *arguments.split()]
+def master_command(host: str = LOOPBACK, port: int = 0, properties: Path | None = None) -> list[str]:
+    """A master at that address; without a port, at any that is free. `properties` is a file with settings of
+    Spark."""
+    arguments = f"--host {host} --port {port} --webui-port 0"
+    main = "org.apache.spark.deploy.master.Master"
+    return [*_java(*_MASTER), main, *arguments.split(), *_read(properties)]
 
 
-def worker_command(folder: Path, master: str, *, cores: int, memory: str) -> list[str]:
-    """A worker on loopback, whose executors run in `folder`."""
-    options = f"--host {LOOPBACK} --webui-port 0 -c {cores} -m {memory} -d"
-    return [*_java(), "org.apache.spark.deploy.worker.Worker", *options.split(), str(folder), master]
+def worker_command(
+    folder: Path,
+    master: str,
+    *,
+    cores: int,
+    memory: str,
+    host: str = LOOPBACK,
+    properties: Path | None = None,
+) -> list[str]:
+    """A worker at that address, whose executors run in `folder`."""
+    options = f"--host {host} --webui-port 0 -c {cores} -m {memory} -d"
+    main = "org.apache.spark.deploy.worker.Worker"
+    return [*_java(), main, *options.split(), str(folder), *_read(properties), master]
 
 
-def environment() -> dict[str, str]:
+def _read(properties: Path | None) -> list[str]:
+    return [] if properties is None else ["--properties-file", str(properties)]
+
+
+def environment(host: str = LOOPBACK) -> dict[str, str]:
     """What both need beside the environment of this process."""
     return {
         "SPARK_HOME": str(spark_home()),
         # PySpark's package lacks the folders from which Spark would tell it.
         "SPARK_SCALA_VERSION": "2.13",
-        "SPARK_LOCAL_IP": LOOPBACK,
+        "SPARK_LOCAL_IP": host,
         "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
     }
 
@@ -53,6 +68,11 @@ def master_address(log: str) -> str | None:
         return None
     found = re.search(r"Starting Spark master at (spark://\S+)", log)
     return found and found[1]
+
+
+def registered_workers(log: str) -> frozenset[str]:
+    """The hosts of the workers that ever registered with the master that wrote this log."""
+    return frozenset(re.findall(r"Registering worker (\S+):\d+ with", log))
 
 
 def launched_executors(folder: Path, application: str) -> frozenset[str]:

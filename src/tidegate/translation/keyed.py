@@ -7,7 +7,7 @@ from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -17,6 +17,7 @@ from tidegate.rescale.route import Route
 from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.frames import int_array
 from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
+from tidegate.spark.preferred_locations import PreferredLocations
 from tidegate.state.table.table import HASH
 from tidegate.state.task.assignment import Assignment
 from tidegate.translation.task import PARTITION, Task
@@ -29,14 +30,24 @@ def probed(operator: Operator, rows: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def applied(
-    operator: Operator, rows: DataFrame, assignment: Assignment, *, in_place: bool, marked: bool, delay: int
+    operator: Operator,
+    rows: DataFrame,
+    assignment: Assignment,
+    hosts: tuple[str, ...],
+    *,
+    in_place: bool,
+    marked: bool,
+    delay: int,
 ) -> DataFrame:
     """The rows that leave a keyed step in one batch: arranged, shuffled by the route unless they are
     `in_place` already, worked on in tasks.
 
-    `rows` are narrowed, and up to `delay` microseconds behind the watermark.
+    `rows` are narrowed, and up to `delay` microseconds behind the watermark. `hosts` are those that the tasks
+    of each partition prefer, if any; tasks in one stage go where the first step in it has them.
     """
     placed, columns = _placed(operator, rows, assignment.route, in_place=in_place, marked=marked)
+    if hosts and not in_place:
+        placed = _preferred(rows.sparkSession, hosts).of(placed)
     task = Task(operator, assignment, columns, marked=marked, delay=delay)
     return operator.finish(map_in_arrow(placed, columns.names, task, spark_schema(operator.output)))
 
@@ -71,6 +82,11 @@ def _placed(
     plan = PreparedAggregate(placed) if operator.aggregates and not marked else None
     _prepared[operator] = _Prepared(route, columns, plan)
     return placed, columns
+
+
+@lru_cache(maxsize=4)
+def _preferred(spark: SparkSession, hosts: tuple[str, ...]) -> PreferredLocations:
+    return PreferredLocations(spark, hosts)
 
 
 @lru_cache(maxsize=16)

@@ -136,15 +136,20 @@ class Translation:
         return _tagged(frames, _TAG, [_row(tag) for tag in range(len(frames))])
 
     @contextmanager
-    def outputs(self, batch: DataFrame, assignment: Assignment | None) -> Iterator[dict[SinkStep, DataFrame]]:
-        """The rows of a batch for each sink. What several steps read of a keyed step is kept in the block."""
+    def outputs(
+        self, batch: DataFrame, assignment: Assignment | None, hosts: tuple[str, ...] = ()
+    ) -> Iterator[dict[SinkStep, DataFrame]]:
+        """The rows of a batch for each sink. What several steps read of a keyed step is kept in the block.
+
+        `hosts` are those on which the tasks of each Spark partition should run, if that matters.
+        """
         frames = self._handed_over(batch)
         kept: list[DataFrame] = []
         try:
             for step in self._plan.steps:
                 if step.role == "sink":
                     continue
-                self._build(step, frames, batch, assignment)
+                self._build(step, frames, batch, assignment, hosts)
                 if step in self.operators and must_be_kept(self._plan, step):
                     frames[step] = frames[step].persist()
                     kept.append(frames[step])
@@ -236,7 +241,12 @@ class Translation:
         )
 
     def _build(
-        self, step: Step, frames: dict[Step, DataFrame], batch: DataFrame, assignment: Assignment | None
+        self,
+        step: Step,
+        frames: dict[Step, DataFrame],
+        batch: DataFrame,
+        assignment: Assignment | None,
+        hosts: tuple[str, ...],
     ) -> None:
         """Add the frame of a step in one batch, unless the streaming query has done it."""
         if step in frames or not all(above in frames for above in step.inputs) or not step.inputs:
@@ -253,6 +263,7 @@ class Translation:
                 operator,
                 rows,
                 assignment,
+                hosts,
                 in_place=shares_stage(self._plan, step),
                 marked=is_united(self._plan, step),
                 delay=self._delays[step],

@@ -32,6 +32,15 @@ def amount(value: float) -> str:
     return f"{text}B" if text[-1].isalpha() else f"{text} B"
 
 
+def across_hosts(remote: int, total: int) -> str:
+    """The part of what went between tasks and state nodes that left its host.
+
+    >>> across_hosts(1, 8)
+    'state across hosts 12%'
+    """
+    return f"state across hosts {remote / total:.0%}"
+
+
 def backlog(rows: int | None, files: int | None, size: int | None) -> str:
     """What waits in the sources: rows where they can be told, else files.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from tidegate.run.progress import BatchProgress
 from tidegate.run.summary import Summary, Tally
-from tidegate.view.figures import amount, backlog, count, rate, span, sparkline
+from tidegate.view.figures import across_hosts, amount, backlog, count, rate, span, sparkline
 from tidegate.view.silence import silences
 from tidegate.view.stderr_capture import StderrCapture
 from tidegate.view.totals import summary_table
@@ -26,6 +27,9 @@ from tidegate.view.view import Clock, View
 _REMEMBERED = 60
 _OTHER_COLUMNS = 46
 """Columns of the live view that are not graph: label, value, remark, gaps and frame."""
+_FRAME = 4
+"""Columns of the frame and the space beside it."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 class LiveView(View):
@@ -85,11 +89,14 @@ class LiveView(View):
             subtitle_align="right",
             border_style="red" if last.batch_seconds > 1.25 * last.interval_seconds else "cyan",
             padding=(0, 1),
-            width=min(self._console.width, self._graph_width() + _OTHER_COLUMNS),
+            width=self._width(),
         )
 
     def _above(self, line: str) -> None:
         self._console.print(Text(line, style="dim"), soft_wrap=True)
+
+    def _width(self) -> int:
+        return min(self._console.width, self._graph_width() + _OTHER_COLUMNS)
 
     def _graph_width(self) -> int:
         return max(8, min(_REMEMBERED, self._console.width - _OTHER_COLUMNS))
@@ -154,14 +161,19 @@ class LiveView(View):
             facts.append(f"watermark {span(max(0.0, behind))} behind")
         if last.state_rows:
             facts.append(f"state {count(last.state_rows)} rows, {amount(last.state_bytes)}")
+        if last.state_wire_remote:
+            facts.append(across_hosts(last.state_wire_remote, last.state_wire))
         facts += silences(last)
         if self._tally.late:
             facts.append(f"late {count(self._tally.late)}")
         if last.tries > 1:
             facts.append(f"took {last.tries} tries")
-        text = Text("  ".join(facts) + "  ")
-        lost = self._tally.dead_letters
-        text.append(f"dead letters {count(lost)}", style="red" if lost else "")
+        lost = f"dead letters {count(self._tally.dead_letters)}"
+        # Lines break between facts, never within one.
+        unbroken = "  ".join(each.replace(" ", _NO_BREAK) for each in (*facts, lost))
+        text = Text(textwrap.fill(unbroken, self._width() - _FRAME).replace(_NO_BREAK, " "))
+        if self._tally.dead_letters:
+            text.highlight_words([lost], "red")
         return text
 
     def _outputs(self) -> Text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.errors import MissingExtraError
+from tidegate.errors import ConfigError, MissingExtraError
 from tidegate.run.progress import BatchProgress
 
 _MOST = 10_000
@@ -16,9 +16,11 @@ class Plot:
 
     def __init__(self, path: Path) -> None:
         try:
-            import matplotlib  # noqa: F401
+            from matplotlib.backend_bases import FigureCanvasBase
         except ImportError:
             raise MissingExtraError("plot", "--plot") from None
+        if path.suffix[1:].lower() not in FigureCanvasBase.get_supported_filetypes():
+            raise ConfigError(f"{str(path)!r} names no kind of picture; end it in .png, .svg or .pdf")
         self._path = path
         self._batches: list[BatchProgress] = []
         self._told, self._every = 0, 1
@@ -40,7 +42,7 @@ class Plot:
         start = self._batches[0].finished_at.timestamp()
         at = [batch.finished_at.timestamp() - start for batch in self._batches]
         figure = Figure(figsize=(9, 6.5), layout="constrained")
-        rates, latency, nodes = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1))
+        rates, latency, sizes = figure.subplots(3, 1, sharex=True, height_ratios=(3, 3, 1))
         rates.plot(at, [batch.input_rate / 1000 for batch in self._batches], label="in", color="0.6")
         rates.plot(at, [batch.rows_per_second / 1000 for batch in self._batches], label="processing")
         rates.set(ylabel="thousand rows/s", ylim=(0, None), title=self._batches[0].pipeline)
@@ -51,12 +53,14 @@ class Plot:
             )
         # A batch on each dot, unless the run was long: a gap in the output is a gap between dots.
         latency.set(ylabel="latency, s", ylim=(0, None))
-        nodes.step(at, [batch.state_nodes for batch in self._batches], where="post", color="tab:green")
-        nodes.set(ylabel="nodes", xlabel="seconds since the first batch", ylim=(0, None))
-        nodes.yaxis.get_major_locator().set_params(integer=True)
-        for axes in (rates, latency, nodes):
-            for begin, end in self._moves(at):
-                axes.axvspan(begin, end, color="tab:orange", alpha=0.2, linewidth=0)
+        name = "nodes" if self._batches[0].state_nodes else "parallelism"
+        sizes.step(at, [_size(batch) for batch in self._batches], where="post", color="tab:green")
+        sizes.set(ylabel=name, xlabel="seconds since the first batch", ylim=(0, None))
+        sizes.yaxis.get_major_locator().set_params(integer=True)
+        for axes in (rates, latency, sizes):
+            for number, (begin, end) in enumerate(self._moves(at)):
+                label = "rescale" if axes is rates and not number else None
+                axes.axvspan(begin, end, color="tab:orange", alpha=0.2, linewidth=0, label=label)
             axes.spines[["top", "right"]].set_visible(False)
         rates.legend(frameon=False, loc="upper left")
         latency.legend(frameon=False, loc="upper right")
@@ -68,7 +72,7 @@ class Plot:
         """When a rescale was under way."""
         found: list[tuple[float, float]] = []
         for index, batch in enumerate(self._batches):
-            changed = index and batch.state_nodes != self._batches[index - 1].state_nodes
+            changed = index and _size(batch) != _size(self._batches[index - 1])
             if batch.rescale is not None or changed:
                 begin = at[index - 1] if index else at[index]
                 if found and found[-1][1] >= begin:
@@ -76,3 +80,8 @@ class Plot:
                 else:
                     found.append((begin, at[index]))
         return found
+
+
+def _size(batch: BatchProgress) -> int:
+    """State nodes, or tasks where there is no state: what a rescale changes."""
+    return batch.state_nodes or batch.parallelism

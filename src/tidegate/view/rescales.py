@@ -64,7 +64,7 @@ def print_plan(plan: PlanView) -> None:
 def plan_line(plan: PlanView) -> str:
     """A plan in one line."""
     if not plan.groups_moved:
-        return f"{_headline(plan)}: no state moves"
+        return f"{_headline(plan)}: {_effect(plan)}"
     before, after = plan.busiest
     return f"{_headline(plan)}: {_moving(plan)}, busiest node {before:.1%} -> {after:.1%}"
 
@@ -147,11 +147,12 @@ def _status_rows(status: Status) -> list[tuple[str, str]]:
 
 
 def _headline(of: PlanView | Rescale) -> str:
-    return f"{_changes(of)}, {of.strategy}"
+    # Without state there is nothing for a strategy to move.
+    return f"{_changes(of)}, {of.strategy}" if any(of.nodes) or of.ask.strategy else _changes(of)
 
 
 def _changes(of: PlanView | Rescale) -> str:
-    parts = [f"rebalance of {of.nodes[0]} nodes"] if of.ask.kind == "rebalance" else []
+    parts = [f"{of.ask.kind} of {of.nodes[0]} nodes"] if of.ask.kind != "scale" else []
     for name, (before, after) in (("nodes", of.nodes), ("parallelism", of.parallelism)):
         if before != after:
             parts.append(f"{name} {before} -> {after}")
@@ -160,7 +161,7 @@ def _changes(of: PlanView | Rescale) -> str:
 
 def _effect(plan: PlanView) -> str:
     if not plan.groups_moved:
-        return "no state moves"
+        return "no state moves" if any(plan.nodes) else "there is no state to move"
     before, after = plan.busiest
     if round(before, 3) == round(after, 3):
         becomes = f"stays at {after:.1%}"

@@ -1,27 +1,17 @@
 """Captures what other processes write to standard error, so that it does not tear up the live view.
 
-The JVM and the Python workers inherit file descriptor 2. While the live view is up, that is a pipe:
-each line is shown above the view, except those that Spark writes at every start.
+State nodes inherit file descriptor 2, and what Java and Python workers write goes there, too. While the live
+view is up, that is a pipe: each line is shown above the view.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable
 from typing import Self
 
 _STDERR = 2
-_EVERY_START = re.compile(
-    r"""WARNING:\ Using\ incubator\ modules
-    | Using\ Spark's\ default\ log4j\ profile
-    | Setting\ default\ log\ level\ to
-    | To\ adjust\ logging\ level\ use
-    | [\d/]+\ [\d:]+\ WARN\ (Utils:\ (Your\ hostname|Set\ SPARK_LOCAL_IP)|NativeCodeLoader:)
-    """,
-    re.VERBOSE,
-)
 
 
 class StderrCapture:
@@ -53,8 +43,7 @@ class StderrCapture:
     def _listen(self, arriving: int) -> None:
         with os.fdopen(arriving, encoding="utf-8", errors="replace") as lines:
             for line in lines:
-                if not _EVERY_START.match(line):
-                    self._tell(line.rstrip("\n"))
+                self._tell(line.rstrip("\n"))
 
     def _pass_on(self, line: str) -> None:
         assert self._terminal is not None

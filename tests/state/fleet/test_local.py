@@ -95,10 +95,10 @@ def test_the_other_nodes_are_replaced_when_one_does_not_start(
     with LocalNodes(2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
         start = nodes._start
 
-        def fail(index: int) -> Any:
+        def fail(index: int, host: str) -> Any:
             if index == 0:
                 raise StateError("no room")
-            return start(index)
+            return start(index, host)
 
         monkeypatch.setattr(nodes, "_start", fail)
         with pytest.raises(StateError, match="no room"):
@@ -113,8 +113,8 @@ def test_a_node_that_starts_while_all_are_ended_is_ended_too(
     with LocalNodes(1, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
         start, started = nodes._start, list[int]()
 
-        def closing(index: int, **named: bool) -> Any:
-            found = start(index, **named)
+        def closing(index: int, host: str, **named: bool) -> Any:
+            found = start(index, host, **named)
             started.append(found.handle.pid)
             nodes.close()
             return found
@@ -132,7 +132,7 @@ def test_what_nodes_of_earlier_generations_left_is_removed_but_for_the_newest_lo
         (scratch / f"g{generation}-node-0-ab" / "rocksdb").mkdir(parents=True)
         (scratch / f"g{generation}-node-0-ab.log").write_text("words")
     (scratch / "other").mkdir()
-    LocalNodes(0, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=scratch, prefix="g13-").close()
+    LocalNodes(0, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=scratch, generation=13).close()
     left = {path.name for path in scratch.iterdir()}
     later = {f"g{number}-node-0-ab{end}" for number in (13, 14) for end in ("", ".log")}
     assert left == {"other", *later, *(f"g{number}-node-0-ab.log" for number in range(3, 13))}
@@ -150,7 +150,7 @@ def test_a_node_that_is_killed_while_it_starts_is_started_again(
             started[0].kill()
         return started[-1]
 
-    monkeypatch.setattr("tidegate.state.fleet.local.subprocess.Popen", deadly)
+    monkeypatch.setattr("tidegate.state.fleet.child.subprocess.Popen", deadly)
     with LocalNodes(1, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes") as nodes:
         assert [node.pid for node in nodes.nodes] == [started[1].pid]
         assert nodes.dead() == []
@@ -191,7 +191,7 @@ def test_a_node_that_hangs_in_a_request_counts_as_dead(tmp_path: Path) -> None:
 
 
 def test_closing_ends_all_nodes_even_a_frozen_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.state.fleet.local._END", 0.5)
+    monkeypatch.setattr("tidegate.state.fleet.fleet._END", 0.5)
     nodes = LocalNodes(2, pipeline=PIPELINE, log=str(tmp_path / "log"), scratch=tmp_path / "nodes")
     handles = nodes.nodes
     os.kill(handles[1].pid, signal.SIGSTOP)
@@ -231,13 +231,13 @@ def test_a_node_that_does_not_start_tells_why(tmp_path: Path) -> None:
 
 def test_every_run_has_a_token_of_its_own(nodes: LocalNodes, tmp_path: Path) -> None:
     with one_node(tmp_path / "other") as (other, _):
-        assert nodes.token != other.token
+        assert nodes.security.token != other.security.token
         with pytest.raises(StateError, match="refuses the token"):
-            connected(nodes, token=other.token).status()
+            connected(nodes, security=other.security).status()
 
 
 def test_connections_are_kept_until_they_break(nodes: LocalNodes) -> None:
-    known: dict[str, Any] = {"token": nodes.token, "pipeline": PIPELINE}
+    known: dict[str, Any] = {"security": nodes.security, "pipeline": PIPELINE}
     address = nodes.nodes[0].address
     first = client_for(address, timeout=20.0, **known)
     assert client_for(address, timeout=20.0, **known) is first
@@ -250,18 +250,20 @@ def test_connections_are_kept_until_they_break(nodes: LocalNodes) -> None:
 
 
 def test_an_error_of_the_node_does_not_cost_the_connection(nodes: LocalNodes) -> None:
-    client = client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0)
+    known: dict[str, Any] = {"security": nodes.security, "pipeline": PIPELINE, "timeout": 20.0}
+    client = client_for(nodes.nodes[0].address, **known)
     with pytest.raises(StaleError):
         client.scan(Ticket(1, 0), "no such table", frozenset())
-    assert client_for(nodes.nodes[0].address, token=nodes.token, pipeline=PIPELINE, timeout=20.0) is client
+    assert client_for(nodes.nodes[0].address, **known) is client
 
 
 def test_a_forked_process_does_not_use_the_connections_of_its_parent(nodes: LocalNodes) -> None:
     """In a process of its own: pytest's threads and a fork do not go together."""
     code = (
         "import os, sys\n"
+        "from tidegate.security.security import Security\n"
         "from tidegate.state.wire.client import client_for\n"
-        "how = dict(token=sys.argv[2], pipeline=sys.argv[3], timeout=5.0)\n"
+        "how = dict(security=Security(sys.argv[2]), pipeline=sys.argv[3], timeout=5.0)\n"
         "mine = client_for(sys.argv[1], **how)\n"
         "mine.status()\n"
         "child = os.fork()\n"
@@ -271,7 +273,7 @@ def test_a_forked_process_does_not_use_the_connections_of_its_parent(nodes: Loca
         "assert client_for(sys.argv[1], **how) is mine\n"
         "mine.status()\n"
     )
-    arguments = [nodes.nodes[0].address, nodes.token, PIPELINE]
+    arguments = [nodes.nodes[0].address, nodes.security.token, PIPELINE]
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=60
     )

@@ -18,13 +18,13 @@ from tidegate.batch.time import Time
 from tidegate.config.settings import StateSettings
 from tidegate.errors import NodeError, StateLostError
 from tidegate.rescale.route import Route
+from tidegate.security.security import Security
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.nodes import Nodes
 from tidegate.state.fleet.provider import NodeHandle
 from tidegate.state.log.manifest import RunRef, StateManifest
 from tidegate.state.table.table import StateTable
 from tidegate.state.task.state import TaskState
-from tidegate.state.wire.access import Identity
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import Begin, NodeStatus
 
@@ -37,11 +37,17 @@ pids = itertools.count(1)
 class Provider:
     """Addresses alone."""
 
-    token = ""
-    identity: Identity | None = None
+    security = Security("")
 
     def __init__(self, *addresses: str) -> None:
-        self.nodes = tuple(NodeHandle(f"node-{address}", address, next(pids)) for address in addresses)
+        self.nodes = tuple(
+            NodeHandle(f"node-{address}", address, next(pids), "localhost") for address in addresses
+        )
+
+    retiring: tuple[NodeHandle, ...] = ()
+
+    def take_over(self) -> dict[int, NodeHandle]:
+        return {}
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"nobody should ask for {name}")
@@ -91,7 +97,7 @@ def test_an_old_owner_whose_address_another_node_has_taken_is_not_asked() -> Non
     mine = nodes(told)
     mine.switch(Route.even(4, nodes=2, partitions=2), hold=False)
     now = Provider()
-    now.nodes = (*mine._provider.nodes, NodeHandle("new", "a", next(pids)))
+    now.nodes = (*mine._provider.nodes, NodeHandle("new", "a", next(pids), "localhost"))
     mine._provider = now
     mine.begin(1, Ticket(1, 0, 1), None)
     assert told == [{}]
@@ -209,10 +215,10 @@ def test_state_without_a_log_is_lost_with_its_owner_and_that_is_said(tmp_path: P
             mine.begin(1, Ticket(1, 1, 1), None)
         assert mine.heal() == 1
         with pytest.raises(
-            StateLostError, match=r"8-15 was in the memory of node-0-.* alone, as .* is lost with it"
+            StateLostError, match=r"8-15 was in the memory of g0-node-0-.* alone, as .* is lost with it"
         ):
             mine.begin(1, Ticket(1, 1, 2), None)
-        with pytest.raises(StateLostError, match=r"0-7 was in the memory of node-0"):
+        with pytest.raises(StateLostError, match=r"0-7 was in the memory of g0-node-0"):
             mine.begin(0, Ticket(1, 1, 2), None)
 
 
@@ -235,11 +241,11 @@ def test_a_task_shows_the_certificate_of_its_run(tmp_path: Path) -> None:
         state.put(node_kit.TABLE, node_kit.written({1: 10}))
         state.stage(node_kit.TABLES, late=0)
         assert mine.prepare(0, ticket) == mine.expected[0]
-        assert local.token not in repr(assignment)
+        assert local.security.token not in repr(assignment)
 
 
 def test_a_node_that_is_not_on_this_machine_is_told_from_one_that_hangs() -> None:
-    client = NodeClient("unix:/tmp/nowhere/at/all", token="t", pipeline="p", timeout=5.0)
+    client = NodeClient("unix:/tmp/nowhere/at/all", security=Security("t"), pipeline="p", timeout=5.0)
     with pytest.raises(NodeError, match=r"on another machine; .* set state\.bind"):
         client.status()
 

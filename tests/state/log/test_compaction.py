@@ -28,7 +28,8 @@ from tidegate.state.log import run
 from tidegate.state.log.compaction import MOST_RUNS, chosen, merged_rows
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest, together
-from tidegate.state.log.storage import Local, Memory
+from tidegate.storage.local import Local
+from tidegate.storage.memory import Memory
 
 
 def test_merging_leaves_files_alone_and_ignores_what_others_own(make: Make, tmp_path: Path) -> None:

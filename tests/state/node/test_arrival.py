@@ -40,7 +40,6 @@ from tidegate.state.log import compaction as merge
 from tidegate.state.log import pieces, run
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.log.pieces import kept
-from tidegate.state.log.storage import Local
 from tidegate.state.node import received
 from tidegate.state.node import shard as shards
 from tidegate.state.node.backends import keyed, migrating
@@ -48,6 +47,7 @@ from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.shard import Shard
 from tidegate.state.table.keys import Groups, group_of, hash_column
 from tidegate.state.table.table import NEVER, PROBE, StateTable
+from tidegate.storage.local import Local
 
 NAMES = ("a", "b", "c")
 routes = st.lists(st.sampled_from(NAMES), min_size=COUNT, max_size=COUNT)

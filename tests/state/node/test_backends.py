@@ -23,7 +23,6 @@ from tidegate.errors import ConfigError, StateError
 from tidegate.state.log import compaction as merge
 from tidegate.state.log import run
 from tidegate.state.log.manifest import StateManifest, together
-from tidegate.state.log.storage import Local
 from tidegate.state.node.backends import NAMES, keyed
 from tidegate.state.node.backends.memory import MemoryStore
 from tidegate.state.node.backends.redis import RedisStore
@@ -33,6 +32,7 @@ from tidegate.state.node.shard import Prepared, Shard
 from tidegate.state.table.keys import Groups, group_of
 from tidegate.state.table.rows import encoded
 from tidegate.state.table.table import NEVER, PROBE, StateTable
+from tidegate.storage.local import Local
 
 COUNT = 4
 ALL = frozenset(range(COUNT))

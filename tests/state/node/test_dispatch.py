@@ -10,6 +10,7 @@ import pytest
 from tests.state.node_kit import ALL, EMPTY, PIPELINE, TABLE, probes, values, written
 from tests.state.shard_kit import Make
 from tidegate.batch.ticket import Ticket
+from tidegate.errors import FencedError, StateError
 from tidegate.state.node.dispatch import Answer, dispatch, wanted
 from tidegate.state.node.node import StateNode
 from tidegate.state.wire import commands as wire
@@ -57,3 +58,28 @@ def test_a_long_answer_comes_in_pages(node: StateNode) -> None:
         pages.append(page)
     assert len(pages) > 1
     assert sorted(pa.concat_tables(pages)["id"].to_pylist()) == list(range(2000))
+
+
+def test_a_driver_that_leads_a_node_or_asks_for_it_keeps_it(make: Make) -> None:
+    now = 0.0
+    node = StateNode(make(), name="n", staged=1 << 20, lease=30, clock=lambda: now)
+    ticket = Ticket(2, 0)
+    requests: list[wire.Command] = [
+        wire.Renew(2),
+        wire.Begin(ticket, EMPTY, ALL, None),
+        wire.Prepare(ticket),
+        wire.Commit(ticket, None),
+    ]
+    for request in requests:
+        now += 20
+        assert node.lease_left == 10
+        sent(node, request)
+        assert node.lease_left == 30
+    with pytest.raises(FencedError):
+        sent(node, wire.Renew(1))
+    sent(node, wire.Status())
+    now += 30
+    assert node.lease_left == 0
+    with pytest.raises(StateError, match="given up"):
+        sent(node, wire.Renew(2))
+    node.close()

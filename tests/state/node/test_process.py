@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import stat
 import subprocess
@@ -15,10 +14,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyarrow import flight
 
 from tests.state.node_kit import (
     ALL,
@@ -40,14 +37,14 @@ from tests.state.node_kit import (
 )
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError, StateError
+from tidegate.security.security import VARIABLE, Security
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.sockets import SocketFolder
-from tidegate.state.log.storage import open_storage
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.shard import Shard
-from tidegate.state.wire.access import IDENTITY, TOKEN, Identity
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import Begin
+from tidegate.storage.place import open_storage
 from tidegate.testing import faults
 
 
@@ -417,9 +414,9 @@ def test_nothing_secret_is_among_the_arguments(tmp_path: Path) -> None:
     options = {"url": "redis://:hunter2@example.org/0"}
     with one_node(tmp_path, options=options, bind="127.0.0.1") as (nodes, _):
         arguments = Path(f"/proc/{nodes.nodes[0].pid}/cmdline").read_bytes()
-        assert nodes.identity is not None
-        for secret in (nodes.token.encode(), b"hunter2", nodes.identity.key.splitlines()[1]):
-            assert secret not in arguments
+        assert nodes.security.tls is not None
+        for secret in (nodes.security.token, "hunter2", nodes.security.tls.key.splitlines()[1]):
+            assert secret.encode() not in arguments
 
 
 def test_a_node_hears_the_options_of_its_backend(tmp_path: Path, redis_url: str) -> None:
@@ -455,20 +452,19 @@ def _descriptors(pid: int) -> list[str]:
     return found
 
 
-def start(
-    folder: Path, *extra: str, token: str | None = "secret", identity: Identity | None = None
-) -> subprocess.Popen[bytes]:
+PLAIN = Security("secret")
+
+
+def start(folder: Path, *extra: str, security: Security | None = PLAIN) -> subprocess.Popen[bytes]:
     """A node by its command line."""
     given = {"--name": "a", "--pipeline": PIPELINE, "--log": folder / "log", "--scratch": folder / "scratch"}
     arguments = [str(text) for pair in given.items() for text in pair]
-    environment = {name: value for name, value in os.environ.items() if name != TOKEN}
-    proof = identity and json.dumps([identity.certificate.decode(), identity.key.decode()])
     return subprocess.Popen(
         [sys.executable, "-m", "tidegate.state.node.process", *arguments, *extra],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment | ({TOKEN: token} if token else {}) | ({IDENTITY: proof} if proof else {}),
+        env={**os.environ, **({VARIABLE: security.as_text()} if security else {})},
     )
 
 
@@ -497,15 +493,17 @@ def test_a_node_ends_when_told(tmp_path: Path, place: str, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bind", "token", "said"),
+    ("bind", "security", "said"),
     [
         ("unix:/nowhere/at/all", None, "needs a token"),
-        ("0.0.0.0", "secret", "needs --advertise"),
-        ("127.0.0.1", "secret", "needs a certificate"),
+        ("0.0.0.0", PLAIN, "needs --advertise"),
+        ("127.0.0.1", PLAIN, "needs a certificate"),
     ],
 )
-def test_a_node_says_why_it_does_not_start(tmp_path: Path, bind: str, token: str | None, said: str) -> None:
-    with start(tmp_path, "--bind", bind, token=token) as process:
+def test_a_node_says_why_it_does_not_start(
+    tmp_path: Path, bind: str, security: Security | None, said: str
+) -> None:
+    with start(tmp_path, "--bind", bind, security=security) as process:
         _, stderr = process.communicate(timeout=60)
     assert process.returncode != 0
     assert said in stderr.decode()
@@ -514,38 +512,7 @@ def test_a_node_says_why_it_does_not_start(tmp_path: Path, bind: str, token: str
 
 def test_a_node_tells_where_it_is_reached(tmp_path: Path) -> None:
     given = "--bind", "0.0.0.0", "--advertise", "localhost"
-    with start(tmp_path, *given, identity=Identity.create()) as process:
+    with start(tmp_path, *given, security=Security.of_run("p", tls=True).party("node")) as process:
         assert process.stdout is not None
         assert b'"address": "localhost:' in process.stdout.readline()
         process.communicate(b"", timeout=30)
-
-
-BIG = 300 << 20
-impatient = flight.FlightCallOptions(timeout=10)
-
-
-def test_who_is_not_of_the_run_cannot_fill_the_memory_of_a_node(tmp_path: Path) -> None:
-    with one_node(tmp_path, bind="127.0.0.1") as (nodes, client):
-        assert Driver(client).batch({1: 1}).batch_id == 0
-        assert nodes.identity is not None
-        address, pid, before = nodes.nodes[0].address, nodes.nodes[0].pid, _peak(nodes.nodes[0].pid)
-        stranger = Identity.create()
-        shown = {"cert_chain": stranger.certificate, "private_key": stranger.key}
-        options: dict[str, Any]
-        for scheme, options in (
-            ("grpc", {}),
-            ("grpc+tls", {"disable_server_verification": True}),
-            ("grpc+tls", {"disable_server_verification": True, **shown}),
-        ):
-            outside = flight.FlightClient(f"{scheme}://{address}", **options)
-            with pytest.raises((flight.FlightUnavailableError, flight.FlightTimedOutError)):
-                list(outside.do_action(flight.Action("status", bytes(BIG)), impatient))
-        assert _peak(pid) < before + BIG // 3
-        assert client.status().name == nodes.nodes[0].name
-
-
-def _peak(pid: int) -> int:
-    """The most memory, in bytes, that a process has had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found
-    return int(found[1]) << 10

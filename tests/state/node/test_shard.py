@@ -33,10 +33,11 @@ from tests.state.shard_kit import (
 from tidegate.errors import StaleError, StateError
 from tidegate.state.log import run
 from tidegate.state.log.manifest import StateManifest
-from tidegate.state.log.storage import Local, Remote
 from tidegate.state.node.backends import keyed
 from tidegate.state.node.backends.redis import RedisStore
 from tidegate.state.table.keys import group_of
+from tidegate.storage.local import Local
+from tidegate.storage.remote import Remote
 
 
 def test_a_batch_is_one_file_and_an_empty_one_is_none(make: Make, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ class Fleet:
 
     def client(self, node: int) -> Any:
         address = self.local.nodes[node].address
-        return client_for(address, token=self.local.token, pipeline="p", timeout=20.0)
+        return client_for(address, security=self.local.security, pipeline="p", timeout=20.0)
 
     def begin(self, watermark: int | None = None, attempt: int = 1) -> Assignment:
         self.ticket = Ticket(1, self.base.batch_id + 1, attempt)
@@ -74,22 +74,23 @@ class Fleet:
             groups = self.route.groups_of(node)
             self.client(node).begin(Begin(self.ticket, self.base, groups, watermark))
         addresses = tuple(node.address for node in self.local.nodes)
-        time = Time(self.base.closed, watermark)
-        return Assignment("p", self.local.token, self.ticket, self.nonces, time, self.route, addresses, 20.0)
+        hosts = tuple(node.host for node in self.local.nodes)
+        time, security = Time(self.base.closed, watermark), self.local.security
+        return Assignment("p", security, self.ticket, self.nonces, time, self.route, addresses, hosts, 20.0)
 
     def task(self, watermark: int | None = None) -> TaskState:
         """That of the first partition, in a new batch."""
         return TaskState(self.begin(watermark), 0, self.scratch)
 
-    def commit(self) -> int:
-        """End the batch; the bytes that its tasks sent and received."""
+    def commit(self, count: str = "wire") -> int:
+        """End the batch; the bytes that its tasks sent and received, or another sum of what they counted."""
         answers = [self.client(node).prepare(self.ticket) for node in (0, 1)]
         runs = together(answer.runs for answer in answers)
         self.base = StateManifest(self.ticket.batch_id, GROUPS, self.watermark, (TABLE,), runs)
         for node in (0, 1):
             self.client(node).commit(self.ticket, self.watermark)
         self.nonces = agreed(answer.nonces for answer in answers)
-        return sum(answer.stats.get("wire", 0) for answer in answers)
+        return sum(answer.stats.get(count, 0) for answer in answers)
 
 
 @pytest.fixture
@@ -122,10 +123,28 @@ def test_a_task_whose_groups_are_on_two_nodes(local: LocalNodes, tmp_path: Path)
     state.put(TABLE, rows({900: 9, 10: 1, 500: 5}))
     state.stage((TABLE,), late=0)
     fleet.commit()
-    hot_keys.forget(tmp_path, local.token)
+    hot_keys.forget(tmp_path, local.security.token)
     state = fleet.task()
     assert found(state, 500, 7, 10, 900) == {500: 5, 10: 1, 900: 9}
     assert state.scan(TABLE)["id"].to_pylist() == [10, 500, 900]
+
+
+def test_bytes_to_and_from_nodes_on_other_hosts_are_counted_apart(local: LocalNodes, tmp_path: Path) -> None:
+    fleet = Fleet(local, tmp_path, partitions=1)
+
+    def counted(afar: set[str], what: str = "wire_remote") -> int:
+        scratch = tmp_path / str(fleet.base.batch_id)  # Nothing is remembered.
+        state = TaskState(fleet.begin(), 0, scratch, here=lambda address: address not in afar)
+        assert found(state, 10, 20, 600) == {}
+        state.due(TABLE, 5)
+        state.put(TABLE, rows({11: 1, 21: 2, 601: 6}))
+        state.stage((TABLE,), late=0)
+        return fleet.commit(what)
+
+    first, second = (node.address for node in local.nodes)
+    assert counted(set()) == 0
+    assert counted({first}) > counted({second}) > 0
+    assert counted({first}) + counted({second}) == counted({first, second}) == counted(set(), "wire")
 
 
 def test_what_a_worker_wrote_the_next_one_need_not_fetch(local: LocalNodes, tmp_path: Path) -> None:
@@ -205,8 +224,13 @@ def test_an_attempt_that_another_one_overtook_is_not_remembered(
     fleet.commit()
     again = fleet.begin()
     assert found(TaskState(again, 0, tmp_path / "slow"), 10) == {10: 1}
-    assert HotKeys(tmp_path / "slow", local.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0]) is None
-    assert HotKeys(tmp_path / "quick", local.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0]) is not None
+    assert (
+        HotKeys(tmp_path / "slow", local.security.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0]) is None
+    )
+    assert (
+        HotKeys(tmp_path / "quick", local.security.token, 0).recall(TABLE, fleet.nonces[TABLE.name][0])
+        is not None
+    )
 
 
 def test_where_nodes_have_different_attempts_nothing_is_recalled() -> None:
@@ -240,7 +264,7 @@ def test_nothing_is_left_of_a_pipeline_that_has_ended(local: LocalNodes, tmp_pat
         state.stage((TABLE,), late=0)
         fleet.commit()
     assert len([path for path in fleet.scratch.rglob("*") if path.is_file()]) == 1
-    hot_keys.forget(fleet.scratch, local.token)
+    hot_keys.forget(fleet.scratch, local.security.token)
     assert not [path for path in fleet.scratch.rglob("*") if path.is_file()]
 
 

@@ -38,11 +38,11 @@ from tests.state.node_kit import (
 )
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StaleError, StateError
+from tidegate.security.security import Security
 from tidegate.state import codec
 from tidegate.state.fleet.local import LocalNodes
 from tidegate.state.fleet.sockets import SocketFolder
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.storage import open_storage
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
@@ -52,6 +52,7 @@ from tidegate.state.wire import access
 from tidegate.state.wire import commands as wire
 from tidegate.state.wire.client import NodeClient
 from tidegate.state.wire.commands import decode
+from tidegate.storage.place import open_storage
 
 fuzz = settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 HELD = frozenset(range(COUNT // 2))
@@ -103,8 +104,8 @@ def opened(nodes: LocalNodes) -> Target:
     ticket = driver.begin()
     driver.node.stage(ticket, TABLE.name, 0, written({KEYS[0]: 8}))
     handle = nodes.nodes[0]
-    raw = access.client(handle.address, None)
-    return Target(driver.node, raw, ticket, nodes.token, handle.pid, handle.address)
+    raw = access.client(handle.address, nodes.security)
+    return Target(driver.node, raw, ticket, nodes.security.token, handle.pid, handle.address)
 
 
 @pytest.fixture
@@ -548,8 +549,8 @@ def small(tmp_path: Path) -> Iterator[NodeClient]:
     sockets = SocketFolder()
     address = f"{access.SOCKET}{sockets.path()}"
     limits = wire.Limits(command=5000, data=2000, staged=3000)
-    service = StateService(holder, pipeline=PIPELINE, token="t", bind=address, limits=limits)
-    client = NodeClient(address, token="t", pipeline=PIPELINE, timeout=20)
+    service = StateService(holder, pipeline=PIPELINE, security=Security("t"), bind=address, limits=limits)
+    client = NodeClient(address, security=Security("t"), pipeline=PIPELINE, timeout=20)
     yield client
     client.close()
     service.shutdown()

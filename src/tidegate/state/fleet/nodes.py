@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 import time
@@ -27,7 +28,7 @@ from tidegate.state.fleet.provider import NodeHandle, NodeProvider
 from tidegate.state.log.manifest import StateManifest, together
 from tidegate.state.table.keys import Groups, show_groups
 from tidegate.state.task.assignment import Assignment
-from tidegate.state.wire.client import NodeClient, client_for
+from tidegate.state.wire.client import NodeClient, client_for, patiently
 from tidegate.state.wire.commands import Begin, Nonces, PrepareAnswer
 from tidegate.units import seconds
 
@@ -74,6 +75,8 @@ class StateResult:
     arrived: Arrived = field(default_factory=Arrived)
     furthest: int | None = None
     """The latest moment for which a window or timer of this batch waits, in microseconds."""
+    wire_remote: int = 0
+    """Those of `wire` that went between a task and a node on another host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class _Switch:
     """New owner -> old owner -> groups."""
     losing: frozenset[int] = frozenset()
     """Nodes that own nothing any more: they have to hear of it."""
+    moved: Mapping[int, NodeHandle] = field(default_factory=dict)
+    """What was in the place of a node that is on another machine now: it has to hear of it, too."""
     hold: bool = False
 
 
@@ -108,10 +113,12 @@ class Nodes:
         spawn: Callable[[Callable[[], None]], object] = in_background,
         sleep: Callable[[float], None] = time.sleep,
         pool: Executor | None = None,
+        patience: float = 0.0,
     ) -> None:
         """`provider` has the nodes of the route. `peers`: after a switch of the route, new owners get state
         from the old ones; else from the log. `connect` leads to the node at an address, `spawn` runs what no
-        batch is to wait for, `pool` questions to several nodes."""
+        batch is to wait for, `pool` questions to several nodes. `patience`: seconds that a node which answers
+        may wait for its log."""
         self._base = base
         self._tables = base.tables
         self.route = route
@@ -122,8 +129,8 @@ class Nodes:
         """Recent accesses to each key group, later ones counting more."""
         self.durable = settings.durable
         """Whether what the nodes keep outlives them."""
-        self.token = provider.token
-        """What requests to the nodes carry."""
+        self.security = provider.security
+        self._tasks = self.security.party("task")
         self._switch = _Switch()
         self._timeout = seconds(settings.timeout)
         self._pipeline = pipeline
@@ -135,14 +142,14 @@ class Nodes:
         self._provider = provider
         self._connect = connect or partial(
             client_for,
-            token=self.token,
+            security=self.security,
             pipeline=pipeline,
             timeout=self._timeout,
-            identity=provider.identity,
         )
         self._spawn = spawn
         self._sleep = sleep
         self._pool = pool
+        self._repeats = math.ceil(patience / self._timeout)
 
     @property
     def expected(self) -> dict[int, frozenset[StagedPart]]:
@@ -183,9 +190,25 @@ class Nodes:
         """Have at least so many nodes, without a batch taking longer for it. The new ones own nothing yet."""
         self._provider.grow(count, gently=True)
 
+    def leaving(self, *, now: bool = False) -> frozenset[int]:
+        """The nodes on machines that are going away, as was last known, or as it is `now`."""
+        return self._provider.leaving(now=now)
+
+    def stand_in(self, indexes: frozenset[int]) -> None:
+        """Have another node beside each of these, on a machine that stays. The next switch puts them in their
+        places."""
+        self._provider.stand_in(indexes)
+
     def shrink(self, count: int) -> None:
-        """Keep the first `count` nodes; the others end."""
+        """All state is where it belongs: keep the first `count` nodes; the others end, and those whose places
+        were taken."""
         self._provider.shrink(count)
+        self._provider.retire()
+
+    def cancel(self, count: int) -> None:
+        """There is no switch: keep the first `count` nodes, and none that stands by."""
+        self._provider.shrink(count)
+        self._provider.cancel()
 
     def switch(self, route: Route, *, hold: bool) -> None:
         """Between two batches: the next one runs on this route. `hold` it until the state is all there."""
@@ -195,7 +218,11 @@ class Nodes:
             groups, owner = origins.setdefault(move.target, {}), handles[move.source]
             groups[owner] = groups.get(owner, frozenset()) | {move.group}
         losing = frozenset(self.route.nodes) - frozenset(route.nodes)
-        self._switch = _Switch(origins, losing, hold)
+        moved = self._provider.take_over()
+        for index, old in moved.items() if self.peers else ():
+            if staying := self.route.groups_of(index) & route.groups_of(index):
+                origins.setdefault(index, {})[old] = staying
+        self._switch = _Switch(origins, losing, moved, hold)
         self.route = route
 
     def restart(self, route: Route) -> None:
@@ -221,16 +248,17 @@ class Nodes:
 
     def assignment(self, ticket: Ticket, time: Time) -> Assignment:
         """What the tasks of an attempt have to know."""
+        nodes = self._provider.nodes
         return Assignment(
             pipeline=self._pipeline,
-            token=self.token,
+            security=self._tasks,
             ticket=ticket,
             nonces=self._nonces,
             time=time,
             route=self.route,
-            addresses=tuple(node.address for node in self._provider.nodes),
+            addresses=tuple(node.address for node in nodes),
+            hosts=tuple(node.host for node in nodes),
             timeout=self._timeout,
-            identity=self._provider.identity,
             faults=faults.place(),
         )
 
@@ -242,6 +270,7 @@ class Nodes:
         owner = self._owners.get(node)
         if owner is not None and base.runs:
             self._check_not_lost(owner, groups)
+        self._freeze(node, ticket, watermark)
         command = Begin(
             ticket,
             base,
@@ -251,13 +280,13 @@ class Nodes:
             budget=_UNLIMITED if switch.hold else self.budget,
             urgent=switch.hold,
         )
-        self._client(node).begin(command)
+        patiently(self._client(node), lambda client: client.begin(command), self._repeats)
         if switch.hold:
             self._hold(node, command)
 
     def prepare(self, node: int, ticket: Ticket) -> frozenset[StagedPart]:
         """Have a node make durable what was staged; what that was."""
-        answer = self._client(node).prepare(ticket)
+        answer = patiently(self._client(node), lambda client: client.prepare(ticket), self._repeats)
         self._answers[node] = answer
         return frozenset((table, partition) for table, parts in answer.tables.items() for partition in parts)
 
@@ -273,6 +302,7 @@ class Nodes:
             bytes=sum(answer.bytes for answer in answers),
             arrived=_arrived(answers),
             furthest=max((a.furthest for a in answers if a.furthest is not None), default=None),
+            wire_remote=sum(answer.stats.get("wire_remote", 0) for answer in answers),
         )
 
     def committed(self, ticket: Ticket, manifest: StateManifest) -> None:
@@ -316,6 +346,20 @@ class Nodes:
             return {}  # It is replaced when the next batch needs it.
         return {int(group): (rows, size) for group, (rows, size) in sizes["groups"].items()}
 
+    def _freeze(self, node: int, ticket: Ticket, watermark: int | None) -> None:
+        """Have what was in the place of a node stand at the batch before, with nothing of its own any more:
+        it keeps what it had for others to fetch. If it is dead, the log stands in for it."""
+        old = self._switch.moved.get(node)
+        if old is None or not self.peers:
+            return
+        nothing = frozenset[int]()
+        command = Begin(ticket, self._base.restricted(nothing), nothing, watermark)
+        try:
+            self._connect(old.address).begin(command)
+        except NodeError as error:
+            log = "its state is read from the log" if self.durable else "its state is lost"
+            _log.warning("%s cannot hand over what it has, %s: %s", old.name, log, error)
+
     def _hold(self, node: int, command: Begin) -> None:
         """Wait until a node has all of its state, as long as some of it comes."""
         seen, waited = (0, 0), 0
@@ -347,7 +391,7 @@ class Nodes:
     def _may_live(self, owner: NodeHandle) -> bool:
         """Whether an owner of state is still a node of this run, and no other one has taken its address: that
         one does not have the state, and would ask itself for it."""
-        nodes = self._provider.nodes
+        nodes = *self._provider.nodes, *self._provider.retiring
         return owner in nodes and all(node == owner or node.address != owner.address for node in nodes)
 
     def _check_not_lost(self, owner: NodeHandle, groups: Groups) -> None:

@@ -18,9 +18,10 @@ from tidegate.errors import StateError
 from tidegate.state.log.manifest import RunRef, StateManifest, restricted
 from tidegate.state.log.pieces import Sectioned
 from tidegate.state.log.run import Run, RunWriter, Section
-from tidegate.state.log.storage import Memory, Storage
 from tidegate.state.table.keys import Groups, bounds, group_of
 from tidegate.state.table.table import StateTable
+from tidegate.storage.memory import Memory
+from tidegate.storage.storage import Storage
 
 if TYPE_CHECKING:
     from tidegate.state.node.arrival import Arrival

@@ -53,6 +53,8 @@ def dispatch(node: StateNode, command: Command, rows: pa.Table | None = None) ->
             return node.prepare(ticket)
         case wire.Commit(ticket, watermark):
             node.commit(ticket, watermark)
+        case wire.Renew(generation):
+            node.renew(generation)
         case wire.Status(sizes):
             return node.status(sizes=sizes)
         case _:

@@ -6,7 +6,8 @@ Knows nothing of the wire. Every method is called from many threads at once.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from tidegate.batch.ticket import Ticket
 from tidegate.errors import FencedError, StateError
 from tidegate.state.log.compaction import Rest
 from tidegate.state.node.fence import Fence
+from tidegate.state.node.lease import Lease
 from tidegate.state.node.rwlock import ReadWriteLock
 from tidegate.state.node.staging import Staged, Staging
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column
@@ -46,12 +48,25 @@ class Signals:
 class StateNode:
     """The state of one node, and where it stands between two batches."""
 
-    def __init__(self, shard: Shard, *, name: str, staged: int, lock: ReadWriteLock | None = None) -> None:
-        """Owns no threads: what is to be done beside requests is for `Background`."""
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        name: str,
+        staged: int,
+        lock: ReadWriteLock | None = None,
+        lease: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Owns no threads: what is to be done beside requests is for `Background`, and whoever runs the node
+        ends it once `lease` has run out. That is in seconds; None: it never does."""
         self.signals = Signals()
         self._shard = shard
         self._name = name
         self._lock = lock or ReadWriteLock()
+        self._clock = clock
+        self._lease = Lease.starting(lease, clock())
+        self._leasing = threading.Lock()
         self._fence = Fence()
         self._watermark: int | None = None
         self._urgent = False
@@ -65,7 +80,18 @@ class StateNode:
         self.fetch_range = shard.fetch_range
         self.tidy = shard.tidy
 
+    @property
+    def lease_left(self) -> float | None:
+        """Seconds until the node has to give up, 0 or less when it has to now; None: it never has to."""
+        return self._lease.left(self._clock())
+
+    def renew(self, generation: int) -> None:
+        """A driver of this generation lives, and has not given this node up. Waits for nobody."""
+        with self._leasing:
+            self._lease = self._lease.renewed(generation, self._clock())
+
     def begin(self, command: Begin) -> None:
+        self.renew(command.ticket.generation)
         with self._lock.exclusive():
             after = self._fence.begin(command.ticket)
             if after.phase != "open":
@@ -141,6 +167,7 @@ class StateNode:
             self._staging.put(table, partition, Staged(rows, dict(stats), nonce))
 
     def prepare(self, ticket: Ticket) -> PrepareAnswer:
+        self.renew(ticket.generation)
         with self._lock.exclusive():
             after = self._fence.prepare(ticket)
             if after is self._fence and self._answer is not None:
@@ -168,6 +195,7 @@ class StateNode:
             return self._answer
 
     def commit(self, ticket: Ticket, watermark: int | None) -> None:
+        self.renew(ticket.generation)
         with self._lock.exclusive():
             after = self._fence.commit(ticket)
             if after == self._fence:

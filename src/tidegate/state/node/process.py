@@ -1,9 +1,10 @@
 """A state node as a process: `python -m tidegate.state.node.process --help`.
 
 Prints one JSON line, {"name", "address", "pid"}, when it listens. Ends when its standard input does, so that
-it does not outlive the driver that started it, or on SIGTERM. Other users of the machine can read arguments,
-so what is secret comes in the environment: the token in TIDEGATE_TOKEN, in TIDEGATE_IDENTITY the certificate
-and key of the run as JSON, in TIDEGATE_OPTIONS those of the backend, also as JSON.
+it does not outlive the process that started it, on SIGTERM, and when its lease, if it was given one, has run
+out: then it has no driver any more, or none that reaches it. Other users of the machine can read arguments,
+so what is secret comes in the environment: the node's `Security` as text in TIDEGATE_SECURITY, and in
+TIDEGATE_OPTIONS the options of the backend as JSON.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ import numpy.ma  # noqa: F401  pyarrow loads it at its first conversion: better 
 
 from tidegate import faults
 from tidegate.errors import StateError, TidegateError
-from tidegate.state.log.storage import open_storage
 from tidegate.state.node.background import Background
 from tidegate.state.node.node import StateNode
 from tidegate.state.node.service import StateService
 from tidegate.state.node.shard import Shard
-from tidegate.state.wire.access import IDENTITY, OPTIONS, SOCKET, TOKEN, Identity
+from tidegate.state.node.spec import check_probe
+from tidegate.state.wire.access import OPTIONS, at
 from tidegate.state.wire.client import client_for
 from tidegate.state.wire.commands import Limits
+from tidegate.state.wire.serving import announce, told_security
+from tidegate.storage.place import open_storage
+
+_log = logging.getLogger(__name__)
 
 _WILDCARDS = ("0.0.0.0", "::")
 _GRACE = 3.0
@@ -69,15 +74,13 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     if given.bind in _WILDCARDS and not given.advertise:
         raise StateError(f"a node that binds to {given.bind} needs --advertise HOST: where to reach it")
     given.scratch.mkdir(parents=True, exist_ok=True)
-    token = os.environ.pop(TOKEN, "")
-    proof = os.environ.pop(IDENTITY, None)
-    identity = Identity(*(text.encode() for text in json.loads(proof))) if proof else None
-    # Other nodes of the pipeline have the same token and certificate.
-    connect = partial(
-        client_for, token=token, pipeline=given.pipeline, timeout=_PEER_TIMEOUT, identity=identity
-    )
+    security = told_security()
+    connect = partial(client_for, security=security, pipeline=given.pipeline, timeout=_PEER_TIMEOUT)
+    log = open_storage(given.log)
+    if given.probe is not None:
+        check_probe(log, given.probe, given.advertise or given.bind)
     shard = Shard(
-        open_storage(given.log),
+        log,
         name=given.name,
         scratch=given.scratch,
         backend=given.backend,
@@ -86,19 +89,18 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
         options=json.loads(os.environ.pop(OPTIONS, "{}")),
         connect=connect,
     )
-    node = StateNode(shard, name=given.name, staged=Limits().staged)
+    node = StateNode(shard, name=given.name, staged=Limits().staged, lease=given.lease)
     background = Background(node)
     service = StateService(
         node,
         pipeline=given.pipeline,
-        token=token,
-        bind=_at(given.bind, 0),
-        identity=identity,
+        security=security,
+        bind=at(given.bind, 0),
     )
-    address = _at(given.advertise or given.bind, service.port)
-    _tell({"name": given.name, "address": address, "pid": os.getpid()})
+    address = at(given.advertise or given.bind, service.port)
+    announce({"name": given.name, "address": address, "pid": os.getpid()})
     threading.Thread(target=_wait_for_end_of_input, args=(ended,), daemon=True).start()
-    ended.wait()
+    _wait_for_the_end(ended, node)
     closing = threading.Thread(target=_close, args=(service, background, node), daemon=True)
     closing.start()
     closing.join(_GRACE)
@@ -107,18 +109,18 @@ def _serve(given: argparse.Namespace, ended: threading.Event) -> None:
     os._exit(0)
 
 
+def _wait_for_the_end(ended: threading.Event, node: StateNode) -> None:
+    while not ended.wait(node.lease_left):
+        left = node.lease_left
+        if left is not None and left <= 0:
+            _log.warning("no driver has asked for this node for as long as its lease; it gives up")
+            return
+
+
 def _close(service: StateService, background: Background, node: StateNode) -> None:
     service.shutdown()
     background.close()
     node.close()
-
-
-def _tell(line: dict[str, object]) -> None:
-    """Nothing else goes to standard output: nobody reads it from here on."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(json.dumps(line) + "\n")
-        sys.stdout.flush()
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
 
 def _wait_for_end_of_input(ended: threading.Event) -> None:
@@ -127,13 +129,6 @@ def _wait_for_end_of_input(ended: threading.Event) -> None:
         while os.read(0, 4096):
             pass
     ended.set()
-
-
-def _at(host: str, port: int) -> str:
-    """Where a node listens; a socket is as good as an address."""
-    if host.startswith(SOCKET):
-        return host
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -150,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", type=int, default=1 << 30, help="bytes that state may take in memory")
     parser.add_argument("--bind", required=True, help="unix:PATH of a socket, or address to listen on")
     parser.add_argument("--advertise", help="host under which others reach it, if not as bound")
+    parser.add_argument("--lease", type=float, help="seconds without a driver after which it ends")
+    parser.add_argument("--probe", help="a file that the driver has left in the log")
     parser.add_argument("--durable", action=argparse.BooleanOptionalAction, default=True)
     return parser
 

@@ -7,116 +7,61 @@ messages is counted while it arrives.
 
 from __future__ import annotations
 
-import functools
-import hmac
 import json
-import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from tidegate.errors import StateError, TidegateError
+from tidegate.errors import StateError
+from tidegate.security.security import Security
 from tidegate.state.codec import encoded
 from tidegate.state.node.dispatch import dispatch, wanted
 from tidegate.state.node.node import StateNode
 from tidegate.state.table.table import shown
-from tidegate.state.wire.access import SOCKET, Identity, location
 from tidegate.state.wire.commands import COMMANDS, Call, Limits, decode, operation
-from tidegate.state.wire.flights import batches, to_flight
+from tidegate.state.wire.flights import batches
+from tidegate.state.wire.serving import FlightServer, answering
 
-_log = logging.getLogger(__name__)
 _MESSAGE = 256
 """Bytes that a message counts for on top of its rows, so that empty ones have a limit too."""
 
-T = TypeVar("T")
 
-
-def _answering(method: Callable[..., T]) -> Callable[..., T]:
-    """Send errors as the client knows them; the story of an unexpected one goes to the node's log."""
-
-    @functools.wraps(method)
-    def answer(*args: Any) -> T:
-        try:
-            return method(*args)
-        except TidegateError as error:
-            raise to_flight(error) from error
-        except pa.ArrowException as error:
-            raise to_flight(StateError(f"a request cannot be read and is refused: {error}")) from error
-        except Exception as error:
-            _log.exception("a request failed")
-            problem = f"{type(error).__name__}: {error}"
-            raise to_flight(StateError(f"the node failed: {problem}")) from error
-
-    return answer
-
-
-class _Guard(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Rejects calls without the token, of any kind, before anything else happens."""
-
-    def __init__(self, token: str) -> None:
-        super().__init__()
-        self._wanted = f"Bearer {token}".encode()
-
-    def start_call(self, info: Any, headers: Mapping[str, list[str | bytes]]) -> None:
-        given = [
-            value for name, values in headers.items() if name.lower() == "authorization" for value in values
-        ]
-        value = given[0] if len(given) == 1 else ""
-        raw = value if isinstance(value, bytes) else value.encode()
-        if not hmac.compare_digest(raw, self._wanted):
-            raise flight.FlightUnauthenticatedError("the token is missing or wrong")
-
-
-class StateService(flight.FlightServerBase):  # type: ignore[misc]
-    """Serves a StateNode. Listens from its creation until `shutdown`; `port` tells where."""
+class StateService(FlightServer):
+    """Serves a StateNode."""
 
     def __init__(
         self,
         node: StateNode,
         *,
         pipeline: str,
-        token: str,
+        security: Security,
         bind: str,
-        identity: Identity | None = None,
         limits: Limits | None = None,
     ) -> None:
-        """`bind` is unix:PATH, or host:port, where port 0 is any that is free; that needs an `identity`."""
-        if not token:
-            raise StateError("a state node needs a token: set TIDEGATE_TOKEN")
         self._node = node
         self._pipeline = pipeline
         self._limits = limits or Limits()
-        if bind.startswith(SOCKET):
-            identity = None
-        elif identity is None:
-            raise StateError(f"a state node at {bind} needs a certificate: set TIDEGATE_IDENTITY")
-        super().__init__(
-            location(bind, identity),
-            tls_certificates=[(identity.certificate, identity.key)] if identity else None,
-            verify_client=identity is not None,
-            root_certificates=identity.certificate if identity else None,
-            middleware={"guard": _Guard(token)},
-        )
+        super().__init__(bind, security)
 
-    @_answering
+    @answering
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         rows = self._with_rows(descriptor, reader, "exchange")
         writer.begin(rows.schema)
         for batch in batches(rows):
             writer.write_batch(batch)
 
-    @_answering
+    @answering
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         self._with_rows(descriptor, reader, "put")
 
-    @_answering
+    @answering
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
         rows: Any = dispatch(self._node, self._decoded(ticket.ticket, "get"))
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(rows.schema, batches(rows)))
 
-    @_answering
+    @answering
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         command = self._decoded(memoryview(action.body) if action.body is not None else None, "action")
         if operation(type(command)) != action.type:

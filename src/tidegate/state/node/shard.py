@@ -25,7 +25,6 @@ from tidegate.state.log.compaction import (
 )
 from tidegate.state.log.log import Log, Snapshot
 from tidegate.state.log.manifest import RunRef, StateManifest
-from tidegate.state.log.storage import Storage
 from tidegate.state.node.arrival import CHUNK_BYTES, Arrival, continued, restricted
 from tidegate.state.node.backends import open_backend
 from tidegate.state.node.backends.columnar import Columnar
@@ -34,6 +33,7 @@ from tidegate.state.node.departure import Departures
 from tidegate.state.node.peers import Connect, Peers
 from tidegate.state.table.keys import Groups, Hashes, group_of, hash_column, show_groups
 from tidegate.state.table.table import DUE, HASH, NEVER, StateTable, conformed
+from tidegate.storage.storage import Storage
 
 _MOST_RUNS_REPLACED = 3 * MOST_RUNS
 """With more runs than these, those of a log are read again in place of what arrived, so that they can be

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from tidegate.errors import CheckpointError
 from tidegate.state.log.manifest import StateManifest
@@ -14,7 +13,7 @@ Meaning = Mapping[str, Mapping[str, str]]
 """Step -> part -> what that part of its state stands for."""
 
 
-def evolved(base: StateManifest, tables: tuple[StateTable, ...], checkpoint: Path) -> StateManifest:
+def evolved(base: StateManifest, tables: tuple[StateTable, ...], checkpoint: object) -> StateManifest:
     """The state of a checkpoint under the tables of today. Raises CheckpointError when they do not fit.
 
     Value columns that may be null can be added; so can tables.
@@ -32,7 +31,7 @@ def evolved(base: StateManifest, tables: tuple[StateTable, ...], checkpoint: Pat
     return replace(base, tables=tables)
 
 
-def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint: Path) -> None:
+def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint: object) -> None:
     """Raise CheckpointError where there is state of a step that is not among these."""
     for step in sorted({step_of(table) for table in tables}):
         if step not in steps:
@@ -43,7 +42,7 @@ def check_steps(tables: Iterable[StateTable], steps: Container[str], checkpoint:
             )
 
 
-def check_meaning(before: Meaning, now: Meaning, checkpoint: Path) -> None:
+def check_meaning(before: Meaning, now: Meaning, checkpoint: object) -> None:
     """Raise CheckpointError where the same columns would stand for something else."""
     for step, parts in before.items():
         for part, text in parts.items() if step in now else ():
@@ -57,7 +56,7 @@ def step_of(table: StateTable) -> str:
     return table.name.partition(".")[0]
 
 
-def _check_table(old: StateTable, new: StateTable, checkpoint: Path) -> None:
+def _check_table(old: StateTable, new: StateTable, checkpoint: object) -> None:
     step = step_of(new)
     if old.kind != new.kind or not old.keys.equals(new.keys):
         was, now = shown(old.keys), shown(new.keys)
@@ -75,7 +74,7 @@ def _check_table(old: StateTable, new: StateTable, checkpoint: Path) -> None:
             raise _changed(step, why, checkpoint)
 
 
-def _changed(step: str, how: str, checkpoint: Path) -> CheckpointError:
+def _changed(step: str, how: str, checkpoint: object) -> CheckpointError:
     return CheckpointError(
         f"{step} has changed since the checkpoint {checkpoint} was written: it {how}, so its state would be "
         "misinterpreted. Undo the change; or, if another step has taken its number, name both with "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tidegate.batch.ticket import Ticket
 from tidegate.batch.time import Time
 from tidegate.rescale.route import Route
-from tidegate.state.wire.access import Identity
+from tidegate.security.security import Security
 from tidegate.state.wire.commands import Nonces
 
 
@@ -16,7 +16,7 @@ class Assignment:
     """What a task of one batch has to know. It is pickled into every task."""
 
     pipeline: str
-    token: str = field(repr=False)
+    security: Security
     ticket: Ticket
     nonces: Nonces
     """What the batch before has written in this run; empty for the first one."""
@@ -24,6 +24,7 @@ class Assignment:
     route: Route
     addresses: tuple[str, ...]
     """By node."""
+    hosts: tuple[str, ...]
+    """By node: the machine that it runs on."""
     timeout: float
-    identity: Identity | None = field(default=None, repr=False)
     faults: str | None = None

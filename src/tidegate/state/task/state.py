@@ -18,6 +18,7 @@ from tidegate.state.table.keys import Groups, group_of, hash_column
 from tidegate.state.table.table import HASH, StateTable, by_probe, conformed, empty, with_probes
 from tidegate.state.task.assignment import Assignment
 from tidegate.state.task.hot_keys import HotKeys
+from tidegate.state.task.locality import is_here
 from tidegate.state.wire.client import NodeClient, client_for
 
 
@@ -36,24 +37,26 @@ class TaskState:
         scratch: Path,
         *,
         connect: Callable[[str], NodeClient] | None = None,
+        here: Callable[[str], bool] = is_here,
     ) -> None:
-        """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address."""
+        """`scratch` is a folder that ends with the executor. `connect` leads to the node at an address;
+        `here` says whether that one is on this host."""
         self._assignment = assignment
         self._ticket = assignment.ticket
         self._partition = partition
-        self._hot = HotKeys(scratch, assignment.token, partition)
+        self._hot = HotKeys(scratch, assignment.security.token, partition)
         self._groups = assignment.route.groups_in(partition)
         owners = {assignment.route.owners[group] for group in self._groups}
         connect = connect or partial(
             client_for,
-            token=assignment.token,
+            security=assignment.security,
             pipeline=assignment.pipeline,
             timeout=assignment.timeout,
-            identity=assignment.identity,
         )
         self._nodes = {owner: connect(assignment.addresses[owner]) for owner in sorted(owners)}
+        self._afar = frozenset(owner for owner in owners if not here(assignment.addresses[owner]))
         self._puts: dict[str, pa.Table] = {}
-        self._wire = 0
+        self._wire = self._wire_remote = 0
 
     def get(self, table: StateTable, keys: pa.Table) -> pa.Table:
         nonce = self._assignment.nonces.get(table.name, {}).get(self._partition)
@@ -78,10 +81,10 @@ class TaskState:
     def _of_all(self, ask: Callable[[NodeClient, Groups], pa.Table]) -> pa.Table:
         owners = self._assignment.route.owners
         parts = [
-            ask(node, frozenset(group for group in self._groups if owners[group] == owner))
+            self._weighed(owner, ask(node, frozenset(g for g in self._groups if owners[g] == owner)))
             for owner, node in self._nodes.items()
         ]
-        return sorted_by_hash(self._weighed(pa.concat_tables(parts)))
+        return sorted_by_hash(pa.concat_tables(parts))
 
     def put(self, table: StateTable, rows: pa.Table) -> None:
         if table.name in self._puts:
@@ -90,15 +93,16 @@ class TaskState:
 
     def stage(self, tables: tuple[StateTable, ...], late: int) -> None:
         """Send what was put of each table to the nodes that own it, or that there is nothing."""
-        self._wire += sum(rows.nbytes for rows in self._puts.values())
-        stats, nonce = {"late": late, "wire": self._wire}, _nonce()
+        nonce, last = _nonce(), (tables[-1:], max(self._nodes, default=None))
         for table in tables:
             rows = self._puts.get(table.name, empty(table.written))
             owners = self._owners(hash_column(rows[HASH]))
             for owner, node in self._nodes.items():
                 mine = rows if owners is None else rows.filter(pa.array(owners == owner))
+                self._weighed(owner, mine)
+                counts = {"late": late, "wire": self._wire, "wire_remote": self._wire_remote}
+                stats = counts if ((table,), owner) == last else {}
                 node.stage(self._ticket, table.name, self._partition, mine, stats, nonce)
-                stats = {}
         for table in tables:
             if table.kind == "value" and table.name in self._puts:
                 self._hot.remember(table, nonce, self._puts[table.name])
@@ -112,19 +116,24 @@ class TaskState:
 
     def _fetch(self, table: StateTable, keys: pa.Table) -> pa.Table:
         owners = self._owners(hash_column(keys[HASH]))
-        self._weighed(keys)
         if owners is None:
-            (node,) = self._nodes.values()
-            return self._weighed(node.get(self._ticket, table.name, keys))
+            (owner,) = self._nodes
+            return self._fetch_from(owner, table, keys)
         parts = []
-        for owner, node in self._nodes.items():
+        for owner in self._nodes:
             mine = np.flatnonzero(owners == owner)
             if len(mine):
-                answer = self._weighed(node.get(self._ticket, table.name, keys.take(pa.array(mine))))
+                answer = self._fetch_from(owner, table, keys.take(pa.array(mine)))
                 parts.append(with_probes(answer, mine))
         return by_probe(table, parts)
 
-    def _weighed(self, rows: pa.Table) -> pa.Table:
-        """The same rows, their bytes counted as sent or received."""
+    def _fetch_from(self, owner: int, table: StateTable, keys: pa.Table) -> pa.Table:
+        asked = self._weighed(owner, keys)
+        return self._weighed(owner, self._nodes[owner].get(self._ticket, table.name, asked))
+
+    def _weighed(self, owner: int, rows: pa.Table) -> pa.Table:
+        """The same rows, their bytes counted as sent to the node or received from it."""
         self._wire += rows.nbytes
+        if owner in self._afar:
+            self._wire_remote += rows.nbytes
         return rows

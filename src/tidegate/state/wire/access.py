@@ -2,82 +2,59 @@
 one run can talk to.
 
 Flight reads a whole message before any code sees its token. So strangers are kept out earlier: by the
-permissions of the socket's folder, or by the TLS handshake, in which both sides have to show the certificate
-of their run.
+permissions of the socket's folder, or by the TLS handshake, in which both sides have to show a certificate
+of their run's authority.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-
 from pyarrow import flight
 
-from tidegate.errors import MissingExtraError
+from tidegate.security.credentials import Credentials
+from tidegate.security.security import Security
 
 SOCKET = "unix:"
 """What the address of a node at a Unix socket begins with; its path follows."""
-TOKEN, IDENTITY, OPTIONS = "TIDEGATE_TOKEN", "TIDEGATE_IDENTITY", "TIDEGATE_OPTIONS"
-"""Variables in the environment of a node, see `tidegate.state.node.process`."""
-_HOST = "tidegate"
-"""The name in every certificate: which node it is does not matter, only which run."""
-_VALID = timedelta(days=3650)
+OPTIONS = "TIDEGATE_OPTIONS"
+"""A variable in the environment of a node, see `tidegate.state.node.process`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """A self-signed certificate and its key, both in PEM. All parties of a run have the same."""
-
-    certificate: bytes
-    key: bytes
-
-    @classmethod
-    def create(cls) -> Identity:
-        """A new one. Needs the extra `tls`."""
-        try:
-            from cryptography import x509
-            from cryptography.hazmat.primitives import hashes, serialization
-            from cryptography.hazmat.primitives.asymmetric import ec
-        except ImportError:
-            raise MissingExtraError("tls", "state.bind, which has nodes listen on the network,") from None
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _HOST)])
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-            # The clocks of other machines may be behind.
-            .not_valid_before(now - timedelta(days=1))
-            .not_valid_after(now + _VALID)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(_HOST)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(key, hashes.SHA256())
-        )
-        plain = serialization.NoEncryption()
-        return cls(
-            certificate.public_bytes(serialization.Encoding.PEM),
-            key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain),
-        )
+def credentials(address: str, security: Security) -> Credentials | None:
+    """What TLS takes at an address; None where there is none."""
+    return None if address.startswith(SOCKET) else security.tls
 
 
-def location(address: str, identity: Identity | None) -> flight.Location:
+def at(host: str, port: int) -> str:
+    """Where a server listens; a socket is as good as an address.
+
+    >>> at("::1", 80), at("a", 80), at("unix:/run/a.sock", 0)
+    ('[::1]:80', 'a:80', 'unix:/run/a.sock')
+    """
+    if host.startswith(SOCKET):
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def location(address: str, security: Security) -> flight.Location:
     """An address as Flight has it.
 
-    >>> location("unix:/run/a.sock", None)
+    >>> location("unix:/run/a.sock", Security("token"))
     <pyarrow.flight.Location b'grpc+unix:///run/a.sock'>
     """
     if address.startswith(SOCKET):
         return flight.Location.for_grpc_unix(address.removeprefix(SOCKET))
-    return flight.Location(f"{'grpc+tls' if identity else 'grpc'}://{address}")
+    return flight.Location(f"{'grpc+tls' if security.tls else 'grpc'}://{address}")
 
 
-def client(address: str, identity: Identity | None) -> flight.FlightClient:
+def client(address: str, security: Security) -> flight.FlightClient:
     """A connection to the node at an address, opened when it is first used."""
-    if identity is None or address.startswith(SOCKET):
-        return flight.FlightClient(location(address, identity))
+    tls = credentials(address, security)
+    if tls is None:
+        return flight.FlightClient(location(address, security))
     return flight.FlightClient(
-        location(address, identity),
-        tls_root_certs=identity.certificate,
-        cert_chain=identity.certificate,
-        private_key=identity.key,
-        override_hostname=_HOST,
+        location(address, security),
+        tls_root_certs=tls.authority,
+        cert_chain=tls.certificate,
+        private_key=tls.key,
+        override_hostname=tls.name,
     )

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 from pyarrow import flight
 
 from tidegate.batch.ticket import Ticket
 from tidegate.errors import NodeError
+from tidegate.security.security import Security
 from tidegate.state.codec import decoded
 from tidegate.state.table.keys import Groups
 from tidegate.state.wire import access
 from tidegate.state.wire import commands as wire
-from tidegate.state.wire.access import Identity
 from tidegate.state.wire.commands import NodeStatus, PrepareAnswer
 from tidegate.state.wire.flights import batches, from_flight
+
+T = TypeVar("T")
 
 
 class NodeClient:
@@ -29,16 +31,14 @@ class NodeClient:
     answer within `timeout` seconds or cannot be reached. Every operation may be repeated after a NodeError.
     """
 
-    def __init__(
-        self, address: str, *, token: str, pipeline: str, timeout: float, identity: Identity | None = None
-    ) -> None:
-        """`address` is unix:PATH, or host:port, which needs an `identity`."""
+    def __init__(self, address: str, *, security: Security, pipeline: str, timeout: float) -> None:
+        """`address` is unix:PATH or host:port."""
         self.address = address
         self._pipeline = pipeline
         self._options = flight.FlightCallOptions(
-            timeout=timeout, headers=[(b"authorization", f"Bearer {token}".encode())]
+            timeout=timeout, headers=[(b"authorization", f"Bearer {security.token}".encode())]
         )
-        self._connection = access.client(address, identity)
+        self._connection = access.client(address, security)
 
     def begin(self, command: wire.Begin) -> None:
         self._send(command)
@@ -90,6 +90,10 @@ class NodeClient:
         """Make what was prepared current. `watermark` is that of `begin`."""
         self._send(wire.Commit(ticket, watermark))
 
+    def renew(self, generation: int) -> None:
+        """Have the node go on; answered at once, whatever else it is doing."""
+        self._send(wire.Renew(generation))
+
     def status(self, *, sizes: bool = False) -> NodeStatus:
         """Answered at once, whatever else the node is doing; with `sizes` it may have to read."""
         return decoded(NodeStatus, self._send(wire.Status(sizes)))
@@ -136,22 +140,30 @@ class NodeClient:
             return reader.read_all()
 
 
-_Place: TypeAlias = tuple[int, str, str, str, float, Identity | None]
+_Place: TypeAlias = tuple[int, str, Security, str, float]
 _KEPT = 256
 # Used without a lock, which a fork could leave taken for ever: each step is one operation of a dict.
 _clients: dict[_Place, NodeClient] = {}
 
 
-def client_for(
-    address: str, *, token: str, pipeline: str, timeout: float, identity: Identity | None = None
-) -> NodeClient:
+def patiently(client: NodeClient, call: Callable[[NodeClient], T], repeats: int) -> T:
+    """What a node answers, asked again so many times while it lives: it may wait for a store that is away."""
+    for _ in range(repeats):
+        try:
+            return call(client)
+        except NodeError:
+            client.status()
+    return call(client)
+
+
+def client_for(address: str, *, security: Security, pipeline: str, timeout: float) -> NodeClient:
     """A connection that this process keeps: it outlives the task that opened it, and is opened anew after it
     broke. A forked process opens its own."""
     me = os.getpid()
-    place = me, address, token, pipeline, timeout, identity
+    place = me, address, security, pipeline, timeout
     client = _clients.get(place)
     if client is None:
-        opened = NodeClient(address, token=token, pipeline=pipeline, timeout=timeout, identity=identity)
+        opened = NodeClient(address, security=security, pipeline=pipeline, timeout=timeout)
         client = _clients.setdefault(place, opened)
         # A parent's connections stay untouched in a forked process: closing them here could disturb it.
         mine = [known for known in list(_clients) if known[0] == me]

@@ -180,13 +180,34 @@ class Commit:
 
 
 @dataclass(frozen=True, slots=True)
+class Renew:
+    """The driver of this generation lives: the node is to go on, see `Lease`. Begin, prepare and commit say
+    the same."""
+
+    call: ClassVar[Call] = "action"
+    generation: Count
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     call: ClassVar[Call] = "action"
     sizes: bool = False
 
 
 Command: TypeAlias = (
-    Begin | Get | Due | Scan | FetchKeys | FetchDue | FetchRange | Release | Stage | Prepare | Commit | Status
+    Begin
+    | Get
+    | Due
+    | Scan
+    | FetchKeys
+    | FetchDue
+    | FetchRange
+    | Release
+    | Stage
+    | Prepare
+    | Commit
+    | Renew
+    | Status
 )
 
 

@@ -6,7 +6,8 @@ A server that cannot be started is an error that says what to do, never a skippe
 from tidegate.testing.servers.broker import kafka
 from tidegate.testing.servers.daemon import ServerError
 from tidegate.testing.servers.database import postgres
+from tidegate.testing.servers.faulty_store import FaultyStore, faulty_store
 from tidegate.testing.servers.redis import redis
 from tidegate.testing.servers.s3 import S3, s3
 
-__all__ = ["S3", "ServerError", "kafka", "postgres", "redis", "s3"]
+__all__ = ["S3", "FaultyStore", "ServerError", "faulty_store", "kafka", "postgres", "redis", "s3"]

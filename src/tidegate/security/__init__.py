@@ -1,0 +1,1 @@
+"""Who may talk to whom in a run."""

@@ -1,0 +1,1 @@
+"""What starts and ends state nodes on a machine for drivers elsewhere."""

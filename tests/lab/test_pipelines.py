@@ -1,0 +1,147 @@
+"""Pipelines on a cluster of hosts: what goes wrong with these leaves no trace in output and state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.driving import Driver, left_on
+from tests.run.chaos_kit import Left, finish, left
+from tidegate.lab import Lab
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.lab, pytest.mark.spark, pytest.mark.chaos, pytest.mark.slow]
+
+BATCHES = 25
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all hosts share."""
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
+    """What a run leaves that nobody disturbs, in one process."""
+    return finish(tmp_path_factory.mktemp("calm"), BATCHES).left
+
+
+@pytest.fixture(scope="module")
+def lab(shared: Path, calm: Left) -> Iterator[Lab]:
+    declared = {
+        "lab": {"shared": [str(shared)]},
+        "hosts": {"near": {}, "a": {"delay": "5 ms"}, "b": {"delay": "5 ms"}, "depot": {}},
+        "spark": {"master": "near", "workers": ["a", "b"], "memory": "512m"},
+        "store": {"host": "depot"},
+    }
+    with Lab(declared) as running:
+        yield running
+
+
+CHAOS: list[dict[str, object]] = [
+    {"do": "partition", "host": "a", "from": ["b"], "at": "0 s", "for": "3 s"},
+    {"do": "partition", "host": "b", "one_way": "in", "at": "4 s", "for": "3 s"},
+    {"do": "kill", "host": "a", "at": "8 s", "for": "2 s"},
+]
+
+
+@pytest.mark.timeout(900)
+def test_cut_links_and_a_dead_host_leave_no_trace(lab: Lab, shared: Path, calm: Left) -> None:
+    folder = shared / "struck"
+    folder.mkdir()
+    checkpoint = folder / "checkpoint"
+    settings = {"state.bind": lab["near"].address, "engine.interval": "800 ms"}
+    with Driver(lab, "near", folder, BATCHES, checkpoint=str(checkpoint), settings=settings) as driver:
+        driver.await_batch(2)
+        with lab.chaos(CHAOS) as chaos:
+            assert chaos.wait(120)
+        assert len(chaos.deeds) == 2 * len(CHAOS)
+        assert driver.process.poll() is None, f"it ended before all this went wrong: {driver.said}"
+        assert driver.wait() == 0, driver.said
+        told = driver.batches()
+    # Its nodes are on one host, and its tasks on the others.
+    assert [batch["state_wire_remote"] for batch in told] == [batch["state_wire"] for batch in told]
+    assert sum(batch["state_wire_remote"] for batch in told)
+    assert left(folder, checkpoint) == calm
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("transfer", ["peer", pytest.param("log", marks=pytest.mark.soak)])
+def test_rescales_while_a_link_is_cut_and_a_host_dies_leave_no_trace(
+    lab: Lab, shared: Path, calm: Left, transfer: str
+) -> None:
+    """Out while an executor is cut off, and in again while one is dead: with state from its old owners, and
+    from the log."""
+    folder = shared / transfer
+    folder.mkdir()
+    checkpoint = folder / "checkpoint"
+    settings: dict[str, str | int] = {
+        "state.bind": lab["near"].address,
+        "state.nodes": 1,
+        "state.transfer": transfer,
+        "engine.interval": "2 s",
+    }
+    with Driver(lab, "near", folder, BATCHES, checkpoint=str(checkpoint), settings=settings) as driver:
+        driver.await_batch(2)
+        with lab.partition("a"):
+            driver.tidegate("scale", "--nodes", "3", "--parallelism", "3", "--no-wait")
+            driver.await_more()
+        lab["b"].kill()
+        driver.await_switched(1)
+        driver.tidegate("scale", "--nodes", "2", "--parallelism", "2", "--no-wait")
+        driver.await_more()
+        lab.boot("b")
+        driver.await_switched(2)
+        told = driver.tidegate("history")["rescales"]
+        assert driver.wait() == 0, driver.said
+    assert [rescale["nodes"] for rescale in told] == [[1, 3], [3, 2]]
+    assert all(rescale["first_batch"] is not None for rescale in told)
+    assert left(folder, checkpoint) == calm
+
+
+LINKS: list[dict[str, object]] = [
+    {"do": "partition", "host": "a", "from": ["b"], "at": "0 s", "for": "3 s"},
+    {"do": "partition", "host": "b", "one_way": "in", "at": "4 s", "for": "3 s"},
+]
+STORE: list[dict[str, object]] = [
+    {"do": "store-slow", "delay": "200 ms", "at": "0 s", "for": "3 s"},
+    {"do": "store-errors", "share": 0.3, "at": "2 s", "for": "3 s"},
+    {"do": "store-away", "at": "4 s", "for": "3 s"},
+]
+HOST: dict[str, object] = {"do": "kill", "host": "a", "at": "8 s", "for": "2 s"}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "chaos",
+    [
+        pytest.param([*STORE, HOST], id="store-and-host"),
+        pytest.param(LINKS, id="links", marks=pytest.mark.soak),
+        pytest.param(STORE, id="store", marks=pytest.mark.soak),
+        pytest.param([HOST], id="host", marks=pytest.mark.soak),
+        pytest.param([*LINKS, *STORE, HOST], id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_state_on_executors_and_a_checkpoint_in_a_store_stand_it_too(
+    lab: Lab, shared: Path, calm: Left, request: pytest.FixtureRequest, chaos: list[dict[str, object]]
+) -> None:
+    """A host that dies takes an executor and state nodes with it."""
+    name = request.node.callspec.id
+    folder = shared / name
+    folder.mkdir()
+    checkpoint = f"{lab.store.url}/{name}"
+    settings = {"state.provider": "executors", "engine.interval": "800 ms"}
+    with Driver(lab, "near", folder, BATCHES, checkpoint=checkpoint, settings=settings) as driver:
+        driver.await_batch(2)
+        with lab.chaos(chaos) as happening:
+            assert happening.wait(120)
+        assert len(happening.deeds) == 2 * len(chaos), happening.deeds
+        assert driver.process.poll() is None, f"it ended before all this went wrong: {driver.said}"
+        assert driver.wait() == 0, driver.said
+    assert left_on(lab, "near", folder, checkpoint) == calm
