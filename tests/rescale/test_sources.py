@@ -95,7 +95,8 @@ def test_sensors_before_a_keyed_step_and_without_limits(run: Run, tmp_path: Path
     usual = settings(engine__parallelism=2, state__nodes=1, admission__enabled=False)
     run(p, listeners=[steering], **usual)
     out = read(tmp_path / "out")
-    assert_followed(tasks(out), steering, 2, 5, 1)
+    # By the clock, the first batch may have too few rows for two tasks.
+    assert_followed({batch: number for batch, number in tasks(out).items() if batch}, steering, 2, 5, 1)
     assert sum(row["n"] for row in out) == steering.rows
 
 
