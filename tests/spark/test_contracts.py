@@ -680,6 +680,22 @@ def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
     assert hosts_by_executor(spark) == {"driver": spark.conf.get("spark.driver.host")}
 
 
+def test_contract_AppStatusStore_executorList_before_its_block_manager(spark: SparkSession) -> None:
+    """An executor that has just come is listed with its host alone."""
+    context, jvm = spark._jsc.sc(), spark._jvm  # type: ignore[union-attr]
+    of_spark, of_cluster = jvm.org.apache.spark.scheduler, jvm.org.apache.spark.scheduler.cluster
+    none = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+    info = of_cluster.ExecutorInfo("10.0.0.7", 1, none)
+    context.listenerBus().post(of_spark.SparkListenerExecutorAdded(1, "7", info))
+    try:
+        drain_listener_bus(spark)
+        assert hosts_by_executor(spark) == {"7": "10.0.0.7"}
+    finally:
+        context.listenerBus().post(of_spark.SparkListenerExecutorRemoved(2, "7", "gone"))
+        drain_listener_bus(spark)
+    assert set(hosts_by_executor(spark)) == {"driver"}
+
+
 def test_contract_AppStatusStore_executorSummary(spark: SparkSession) -> None:
     """It has a summary of a stage by the ids of the executors that ran its tasks."""
     spark.sparkContext.setJobGroup("summary", "a job to find again")

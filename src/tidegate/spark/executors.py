@@ -69,9 +69,15 @@ def hosts_by_executor(spark: SparkSession) -> dict[str, str]:
     context: Any = spark.sparkContext._jsc
     listed = context.sc().statusStore().executorList(True)
     every = [listed.apply(index) for index in range(listed.size())]
-    found = {str(each.id()): str(each.hostPort()).rpartition(":")[0] for each in every}
+    found = {str(each.id()): _host(str(each.hostPort())) for each in every}
     others = sorted((id for id in found if id != "driver"), key=int)
     return {id: found[id] for id in others or found}
+
+
+def _host(place: str) -> str:
+    """The host of `host:port`; an executor that is about to register its block manager has no port yet."""
+    host, _, port = place.rpartition(":")
+    return host if port.isdigit() else place
 
 
 def executor_hosts(spark: SparkSession) -> frozenset[str]:

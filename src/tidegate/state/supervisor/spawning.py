@@ -42,5 +42,6 @@ def spawn(host: str, lease: float, told: Mapping[str, str]) -> tuple[str | None,
         process.kill()
         process.wait()
         errors.seek(0)
-        said = errors.read().decode(errors="replace").strip()[-1000:]
+        # The last line of a traceback is the cause.
+        said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         return None, said or f"it ended with exit code {process.returncode}"
