@@ -682,7 +682,8 @@ def test_contract_AppStatusStore_executorList(spark: SparkSession) -> None:
 
 def test_contract_AppStatusStore_executorList_before_its_block_manager(spark: SparkSession) -> None:
     """An executor that has just come is listed with its host alone."""
-    context, jvm = spark._jsc.sc(), spark._jvm  # type: ignore[union-attr]
+    context, jvm = spark._jsc.sc(), spark._jvm
+    assert jvm is not None
     of_spark, of_cluster = jvm.org.apache.spark.scheduler, jvm.org.apache.spark.scheduler.cluster
     none = jvm.PythonUtils.toScalaMap(jvm.java.util.HashMap())
     info = of_cluster.ExecutorInfo("10.0.0.7", 1, none)
