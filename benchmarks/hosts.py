@@ -17,10 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ class Cluster:
     lab: Lab
     folder: Path
     quick: bool
+    only: str
+
+    def wanted(self, names: Iterable[str]) -> list[str]:
+        """Those of these rows that are to be measured."""
+        left_out = _LONG if self.quick and not self.only else ()
+        return [name for name in names if self.only in name and name not in left_out]
 
     def settings(self, provider: str, *, tls: bool = False) -> dict[str, Any]:
         """Of a pipeline with its state nodes there."""
@@ -82,7 +89,7 @@ class Cluster:
 
 
 @contextmanager
-def cluster(*, quick: bool) -> Iterator[Cluster]:
+def cluster(*, quick: bool, only: str) -> Iterator[Cluster]:
     """All hosts but the late one, with the workers of Spark."""
     with tempfile.TemporaryDirectory(prefix="tidegate-hosts-", ignore_cleanup_errors=True) as folder:
         workers: dict[str, dict[str, Any]] = {name: {"disk": "4g"} for name in WORKERS}
@@ -92,7 +99,7 @@ def cluster(*, quick: bool) -> Iterator[Cluster]:
             "spark": {"master": "head", "workers": [*WORKERS, "late"], "cores": 2, "memory": _WORKER_MEMORY},
         }
         with Lab(declared) as lab:
-            yield Cluster(lab, Path(folder), quick)
+            yield Cluster(lab, Path(folder), quick, only)
 
 
 class Meter:
@@ -228,30 +235,21 @@ def running(hosts: Cluster, size: int, rate: float, *, own: bool, spare: bool = 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one turn and 0.1 GB of state, in five minutes")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="one turn and 0.1 GB of state; unless named, long rows are left out",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object per row")
     parser.add_argument("--only", default="", help="just the rows whose name contains this")
     asked = parser.parse_args(arguments)
     rows: list[Row] = []
-    with cluster(quick=asked.quick) as hosts:
-        for measure in _measures(asked.only):
-            for row in measure(hosts):
+    with cluster(quick=asked.quick, only=asked.only) as hosts:
+        for measure, names in _MEASURES.items():
+            for row in measure(hosts) if hosts.wanted(names) else ():
                 rows.append(row)
                 print(f"{row.name}: {row.ratio:.3g} ({row.goal})", file=sys.stderr, flush=True)
     tell("On hosts of a cluster", rows, as_json=asked.json)
-
-
-def _measures(only: str) -> list[Callable[[Cluster], Iterator[Row]]]:
-    """Those that give a row whose name contains the text."""
-    named = {
-        _throughput: [f"throughput, {work}, {kind}" for work in WORK for kind in _KINDS],
-        _one_away: [_AWAY],
-        _host_killed: [_KILLED, _LARGER],
-        _driver_killed: [_RESTART],
-        _joining: [_JOIN],
-        _across: [_ACROSS],
-    }
-    return [measure for measure, names in named.items() if any(only in name for name in names)]
 
 
 _KINDS: Mapping[str, tuple[bool, float]] = {
@@ -266,23 +264,33 @@ _JOIN = "longest gap in intervals, scale-out to a host that joins"
 _ACROSS = "state bytes that cross hosts, of all"
 
 
+def _named(work: str, kind: str) -> str:
+    return f"throughput, {work}, {kind}"
+
+
+_LONG = {_AWAY, _LARGER, _RESTART, *(_named("4 s window join", kind) for kind in _KINDS)}
+"""Rows that `--quick` has no time for."""
+
+
 def _throughput(hosts: Cluster) -> Iterator[Row]:
     """State nodes on the hosts of executors against nodes beside the driver."""
     turns, batches = (1, 8) if hosts.quick else (3, 14)
-    sides = {"local": hosts.settings("local")}
-    sides |= {kind: hosts.settings("executors", tls=tls) for kind, (tls, _) in _KINDS.items()}
     with metered(hosts) as meter:
         for work in WORK:
+            kinds = [kind for kind in _KINDS if hosts.wanted([_named(work, kind)])]
+            if not kinds:
+                continue
+            sides = {"local": hosts.settings("local")}
+            sides |= {kind: hosts.settings("executors", tls=_KINDS[kind][0]) for kind in kinds}
             found: dict[str, list[float]] = {side: [] for side in sides}
-            for turn in range(turns + 1):
+            meter.rows_per_second(work=work, batches=batches, settings=sides["local"])  # warms up
+            for turn in range(turns):
                 for side in (list(sides), list(reversed(sides)))[turn % 2]:
                     measured = meter.rows_per_second(work=work, batches=batches, settings=sides[side])
                     found[side].append(measured)
-            for kind, (_, least) in _KINDS.items():
-                # The first turn warms up.
-                yield _row(
-                    f"throughput, {work}, {kind}", found[kind][1:], found["local"][1:], "rows/s", least=least
-                )
+            for kind in kinds:
+                least = _KINDS[kind][1]
+                yield _row(_named(work, kind), found[kind], found["local"], "rows/s", least=least)
 
 
 def _one_away(hosts: Cluster) -> Iterator[Row]:
@@ -299,6 +307,7 @@ def _one_away(hosts: Cluster) -> Iterator[Row]:
     yield _row(_AWAY, found["away"][1:], found["near"][1:], "rows/s", least=0.9)
 
 
+@cache
 def _rate(hosts: Cluster) -> float:
     """The load: a part of what the cluster can do with state of this kind."""
     with metered(hosts) as meter:
@@ -306,31 +315,58 @@ def _rate(hosts: Cluster) -> float:
         return LOAD * meter.rows_per_second(**job, settings=hosts.settings("executors"))
 
 
-def _host_killed(hosts: Cluster) -> Iterator[Row]:
-    """A host with an executor and a state node."""
+def _under_load(hosts: Cluster) -> Iterator[Row]:
+    """What happens to the hosts of workers: one dies and comes back, another one joins."""
     rate = _rate(hosts)
-    small, large = 100_000_000, 1_000_000_000
-    turns = 1 if hosts.quick else 2
+    more = {"rows/s": rate}
+    small, large = 100_000_000, 100_000_000 if hosts.quick else 1_000_000_000
     ours, theirs = {small: list[float](), large: list[float]()}, list[float]()
-    for _ in range(turns):
-        for size in (small,) if hosts.quick else (small, large):
-            ours[size].append(_gap_of_kill(hosts, size, rate, own=False))
-        theirs.append(_gap_of_kill(hosts, small if hosts.quick else large, rate, own=True))
-    compared = small if hosts.quick else large
-    yield _row(_KILLED, theirs, ours[compared], least=3, more={"rows/s": rate, "bytes of state": compared})
-    if ours[large]:
-        yield _row(_LARGER, ours[large], ours[small], most=1.5, more={"rows/s": rate})
+    joined, remote, whole = [], [], []
+    for _ in range(1 if hosts.quick else 2):
+        with running(hosts, small, rate, own=False) as load:
+            load.await_more(AFTER)
+            steady = load.batches()[-AFTER:]
+            remote.append(sum(batch["state_wire_remote"] for batch in steady) / AFTER)
+            whole.append(sum(batch["state_wire"] for batch in steady) / AFTER)
+            ours[small].append(_gap_of_kill(hosts, load))
+            load.await_steady()
+            joined.append(_gap_of_join(hosts, load))
+        hosts.lab["late"].kill()
+        if large > small:
+            with running(hosts, large, rate, own=False) as load:
+                ours[large].append(_gap_of_kill(hosts, load))
+        with running(hosts, large, rate, own=True) as load:
+            theirs.append(_gap_of_kill(hosts, load))
+    yield _row(_ACROSS, remote, whole, "bytes", most=0.4, more=more)
+    yield _row(_JOIN, joined, [INTERVAL], most=2, more=more)
+    yield _row(_KILLED, theirs, ours[large], least=3, more={**more, "bytes of state": large})
+    if large > small:
+        yield _row(_LARGER, ours[large], ours[small], most=1.5, more=more)
 
 
-def _gap_of_kill(hosts: Cluster, size: int, rate: float, *, own: bool) -> float:
-    with running(hosts, size, rate, own=own) as load:
-        since = time.time()
-        hosts.lab["b"].kill()
-        load.await_more(AFTER)
-        gap = load.gap(since)
+def _gap_of_kill(hosts: Cluster, load: Running) -> float:
+    """A host with an executor and a state node."""
+    since = time.time()
+    hosts.lab["b"].kill()
+    load.await_more(AFTER)
+    gap = load.gap(since)
     hosts.lab["b"].boot()
     _await_workers(hosts, "b")
     return gap
+
+
+def _gap_of_join(hosts: Cluster, load: Running) -> float:
+    """From the moment that the host boots until its nodes have their state."""
+    since = time.time()
+    hosts.lab.boot("late")
+    _await_workers(hosts, "late")
+    more = str(len(WORKERS) + 1)
+    arguments = ("scale", load.checkpoint, "--nodes", more, "--parallelism", more)
+    command = hosts.start("near", "tidegate.cli.main", *arguments)
+    if command.wait(_PATIENCE):
+        raise SystemExit("the pipeline could not be scaled out; what was said is above")
+    load.await_more(AFTER)
+    return load.gap(since)
 
 
 def _driver_killed(hosts: Cluster) -> Iterator[Row]:
@@ -350,35 +386,13 @@ def _driver_killed(hosts: Cluster) -> Iterator[Row]:
     yield _row(_RESTART, found[True], found[False], least=1.5, more={"rows/s": rate})
 
 
-def _joining(hosts: Cluster) -> Iterator[Row]:
-    """From the moment that the host boots until its nodes have their state."""
-    rate = _rate(hosts)
-    gaps = []
-    for _ in range(1 if hosts.quick else 3):
-        with running(hosts, 100_000_000, rate, own=False) as load:
-            since = time.time()
-            hosts.lab.boot("late")
-            _await_workers(hosts, "late")
-            more = str(len(WORKERS) + 1)
-            arguments = ("scale", load.checkpoint, "--nodes", more, "--parallelism", more)
-            command = hosts.start("near", "tidegate.cli.main", *arguments)
-            if command.wait(_PATIENCE):
-                raise SystemExit("the pipeline could not be scaled out; what was said is above")
-            load.await_more(AFTER)
-            gaps.append(load.gap(since))
-        hosts.lab["late"].kill()
-    yield _row(_JOIN, gaps, [INTERVAL], most=2, more={"rows/s": rate})
-
-
-def _across(hosts: Cluster) -> Iterator[Row]:
-    """In steady state, each worker's host with one node."""
-    rate = _rate(hosts)
-    with running(hosts, 100_000_000, rate, own=False) as load:
-        load.await_more(AFTER)
-        steady = load.batches()[-AFTER:]
-    remote = [float(batch["state_wire_remote"]) for batch in steady]
-    whole = [float(batch["state_wire"]) for batch in steady]
-    yield _row(_ACROSS, remote, whole, "bytes", most=0.4)
+_MEASURES: Mapping[Callable[[Cluster], Iterator[Row]], Sequence[str]] = {
+    _throughput: [_named(work, kind) for work in WORK for kind in _KINDS],
+    _one_away: [_AWAY],
+    _under_load: [_ACROSS, _JOIN, _KILLED, _LARGER],
+    _driver_killed: [_RESTART],
+}
+"""With the rows that each gives."""
 
 
 def _await_workers(hosts: Cluster, name: str) -> None:

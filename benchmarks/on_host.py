@@ -1,7 +1,7 @@
 """What `benchmarks.hosts` runs on the hosts of its lab. Both print lines of JSON.
 
 python -m benchmarks.on_host measure               # a job per line of input, what it took per line of output
-python -m benchmarks.on_host query MASTER CHECKPOINT KEYS RATE PARTITIONS  # Spark's own, a line per batch
+python -m benchmarks.on_host query '{"master": ..., ...}'  # Spark's own, a line per batch
 """
 
 from __future__ import annotations

@@ -37,8 +37,10 @@ _MOST_FIXED = 0.7
 """At most this share of a batch counts as fixed when the limit is changed: more would chase noise."""
 _MOST_FIXED_COLD = 0.95
 """The same until the machine is warm: the time of small first batches has little to do with their rows."""
+_SMALL = 0.2
+"""A fixed part up to this share of the target leaves batches at the target."""
 _BACKLOG = 8.0
-"""With a backlog, a batch may take this many times its fixed part, if that is more than the target."""
+"""With a backlog, a batch may exceed the target by this many times what its fixed part has beyond that."""
 _CONFIDENCE = 0.75
 """The share of the evidence that must agree on that fixed part."""
 _LEAST = 1.25
@@ -105,7 +107,8 @@ class Admission:
         rows, seconds = self.mean[1] / self.mean[0], self.mean[2] / self.mean[0]
         (taken, latest), costs = self.recent[-1], self._costs()
         fixed, sure = (self._fixed(rows, seconds, costs, share) for share in (0.5, _CONFIDENCE))
-        target = max(self.target, min(_BACKLOG * sure, self.longest), _LEAST * fixed)
+        stretched = self.target + _BACKLOG * (sure - _SMALL * self.target)
+        target = max(self.target, min(stretched, self.longest), _LEAST * fixed)
         most = max(_GROWTH * self.target, min(_GROWTH * target, self.longest))
         slowest = latest > _SLOWEST * self.target
         warming_up = self.batches < _WARM_UP and not slowest
