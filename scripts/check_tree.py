@@ -44,7 +44,7 @@ WITHOUT_SOURCE = frozenset({"soak"})
 MOST_MODULES = 24
 MOST_LINES = 450
 SAYS_NOTHING = frozenset({"common", "helper", "helpers", "manager", "misc", "util", "utils"})
-JVM = re.compile(r"\b(_jvm|_jdf|_jsc|_jsparkSession|_jwrite|_gateway)\b")
+JVM = re.compile(r"\b(_jvm|_jdf|_jsc|_jsparkSession|_jwrite|_jo|_jc|_jsqm|_gateway|_accumulatorServer)\b")
 """PySpark's way into the JVM, which only `spark` may take."""
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +40,7 @@ class Watched(Sink):
     on_open: Callable[[], None] = nothing
     on_check: Callable[[], None] = nothing
     on_recover: Callable[[], None] = nothing
+    on_write: Callable[[], None] = nothing
 
     def open(self, spark: SparkSession, *, pipeline: str) -> SinkWriter:
         self.on_open()
@@ -55,6 +59,7 @@ class WatchedWriter(SinkWriter):
         self.sink.on_check()
 
     def write(self, rows: DataFrame, attempt: Attempt) -> Receipt:
+        self.sink.on_write()
         return {"rows": rows.count()}
 
     def publish(self, batch_id: int, receipt: Receipt) -> None:
@@ -179,6 +184,26 @@ def test_a_listener_that_cannot_attach_leaves_no_node_and_no_sink(run: Run, tmp_
         run(pipeline(sink), listeners=[Grow(why=ValueError("no thanks"))])
     assert sink.log == ["opened", "closed"]
     assert nodes_of(tmp_path) == []
+
+
+def test_a_run_that_a_signal_has_stopped_is_not_rescaled_in_its_last_batch(run: Run) -> None:
+    steering = Grow(nodes=[1])
+    refused: list[str] = []
+
+    def ask() -> None:
+        if refused:
+            return
+        assert steering.controls is not None
+        os.kill(os.getpid(), signal.SIGTERM)
+        until = time.monotonic() + 30
+        while steering.controls.status().phase != "stopping" and time.monotonic() < until:
+            time.sleep(0.01)
+        with pytest.raises(ControlError, match="is stopping and can no longer be rescaled") as error:
+            steering.controls.apply(Ask(nodes=2))
+        refused.append(str(error.value))
+
+    run(pipeline(Watched(on_write=ask)), listeners=[steering])
+    assert len(refused) == 1
 
 
 def test_a_query_does_not_outlive_a_run_that_breaks_off(

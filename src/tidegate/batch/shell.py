@@ -355,8 +355,9 @@ class _Batch:
         return protocol.Healed(ticket)
 
     def _gave_up(self, tries: int, why: str) -> BatchError:
+        story = (*map(str, self._protocol.story), *self._failures)
         if isinstance(self._cause, StateLostError):
-            return BatchError(f"batch {self._id}: {why}", batch_id=self._id, tries=tries)
+            return BatchError(f"batch {self._id}: {why}", batch_id=self._id, tries=tries, story=story)
         again = f"the pipeline again to resume with batch {self._id}"
         if isinstance(self._cause, StepError):
             text = f"batch {self._id}: {why}. Correct it and start {again}"
@@ -365,7 +366,7 @@ class _Batch:
             f"batch {self._id}: {tries} of {tries} tries failed; the last: {why}. Start {again}",
             batch_id=self._id,
             tries=tries,
-            story=(*map(str, self._protocol.story), *self._failures),
+            story=story,
         )
 
     @contextmanager

@@ -71,11 +71,10 @@ class RunControls:
         return f"{place} (batch {batch_id})"
 
     def stop(self) -> None:
-        self._phase = "stopping"
         self._stop()
 
     def end(self) -> None:
-        """The run is over: whoever still has these controls can change nothing any more."""
+        """The run ends: whoever has these controls can change nothing any more."""
         self._phase = "stopping"
 
     def history(self) -> tuple[Rescale, ...]:

@@ -217,6 +217,7 @@ class Runner:
         if not self._stopping.is_set():
             self._stopped_by = why
             self._stopping.set()
+            self.controls.end()
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         """What Spark calls with each micro-batch."""
