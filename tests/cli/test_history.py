@@ -13,6 +13,8 @@ from tidegate.cli.main import app
 from tidegate.control.server import ControlServer
 from tidegate.errors import ControlError
 from tidegate.rescale.model import Ask
+from tidegate.rescale.records import Records
+from tidegate.run.checkpoint import Checkpoint
 
 
 def tidegate(*arguments: object) -> Result:
@@ -66,15 +68,30 @@ def test_as_json(toy: Toy, tmp_path: Path) -> None:
 
 def test_a_pipeline_that_was_never_rescaled(tmp_path: Path) -> None:
     with ControlServer(Toy(), checkpoint=tmp_path):
-        assert tidegate("history", tmp_path).stdout == "toy has not been rescaled since its start\n"
+        assert tidegate("history", tmp_path).stdout == "toy has never been rescaled\n"
         assert json.loads(tidegate("history", tmp_path, "--json").stdout) == {"rescales": []}
+
+
+def test_without_a_driver_they_are_as_on_record(toy: Toy, tmp_path: Path) -> None:
+    checkpoint = Checkpoint.at(tmp_path)
+    checkpoint.storage.create("pipeline.json", b'{"pipeline": "toy"}')
+    assert tidegate("history", tmp_path).stdout == "toy has never been rescaled\n"
+    with Records(checkpoint.rescales) as records:
+        for rescale in toy.history():
+            records.keep(rescale)
+    *lines, last = tidegate("history", tmp_path).stdout.splitlines()
+    with ControlServer(toy, checkpoint=tmp_path):
+        *running, _ = tidegate("history", tmp_path).stdout.splitlines()
+    assert lines == running
+    assert "failed" in last, "it was under way when its driver ended"
+    assert json.loads(tidegate("history", tmp_path, 3, "--json").stdout)["why"].startswith("its driver ended")
 
 
 def test_one_that_is_not_there(toy: Toy, tmp_path: Path) -> None:
     with ControlServer(toy, checkpoint=tmp_path):
         result = tidegate("history", tmp_path, 7)
     assert isinstance(result.exception, ControlError)
-    assert str(result.exception) == "there is no rescale 7 in this run; its rescales: 1, 2, 3"
+    assert str(result.exception) == "toy has no rescale 7; it has: 1, 2, 3"
 
 
 def test_on_a_terminal_of_80_columns_no_word_is_broken(toy: Toy, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cluster.authentication import spark_settings
+from tidegate.cluster.authentication import check_session, spark_settings
 from tidegate.config.settings import SecuritySettings
 from tidegate.errors import ConfigError
 
@@ -64,3 +64,27 @@ def test_who_wants_none_gets_none_and_a_warning(
 
 def test_what_the_user_says_of_it_in_sparks_own_words_decides() -> None:
     assert spark_settings(FAR, SecuritySettings(), {"spark.authenticate": "false"}) == {}
+
+
+@pytest.mark.parametrize("master", [FAR, "k8s://https://far:6443", "yarn"])
+def test_a_session_that_is_there_already_has_to_be_as_safe(master: str) -> None:
+    with pytest.raises(ConfigError, match=r"without spark\.authenticate and spark\.network\.crypto\.enabled"):
+        check_session(master, SecuritySettings(), {})
+    with pytest.raises(ConfigError, match=r"without spark\.network\.crypto\.enabled: start it"):
+        check_session(master, SecuritySettings(), {"spark.authenticate": "true"})
+    check_session(master, SecuritySettings(), {"spark.authenticate": "true", CRYPTO: "true"})
+    check_session(master, SecuritySettings(tls="off", spark="on"), {"spark.authenticate": "true"})
+
+
+@pytest.mark.parametrize("master", ["local[2]", "spark://127.0.0.1:7077"])
+def test_a_session_of_this_machine_may_be_as_it_is(master: str) -> None:
+    check_session(master, SecuritySettings(), {})
+
+
+@pytest.mark.parametrize("how", [SecuritySettings(spark="off"), SecuritySettings(tls="off")])
+def test_a_session_that_need_not_be_safe_is_warned_of(
+    how: SecuritySettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        check_session(FAR, how, {})
+    assert "Spark does not check who talks to it" in caplog.text

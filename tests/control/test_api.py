@@ -252,7 +252,7 @@ def test_an_unknown_stage_is_not_found(calm: tuple[ControlServer, Toy], stage: s
         ("POST", "/savepoint", {}, 422, "place: is missing"),
         ("GET", "/scale", None, 422, "stage: is missing"),
         ("GET", "/scale?stage=one", None, 422, "stage: should be a valid integer, not 'one'"),
-        ("GET", "/history/0", None, 404, "there is no rescale 0 in this run; its rescales: none"),
+        ("GET", "/history/0", None, 404, "there is no rescale 0; the rescales of this pipeline: none"),
         ("GET", "/history/one", None, 422, "number: should be a valid integer, not 'one'"),
         ("GET", "/nodes", None, 404, "there is no GET /nodes; see /docs for the routes"),
         ("DELETE", "/history", None, 405, "there is no DELETE /history; see /docs for the routes"),

@@ -99,7 +99,7 @@ def test_a_refusal_comes_with_its_story(client: ControlClient, toy: Toy) -> None
 
 
 def test_a_rescale_that_is_not_there(client: ControlClient) -> None:
-    with pytest.raises(ControlError, match="there is no rescale 3 in this run"):
+    with pytest.raises(ControlError, match="there is no rescale 3;"):
         client.rescale(3)
 
 

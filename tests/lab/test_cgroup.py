@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import LabError
-from tidegate.lab.cgroup import parse
+from tidegate.lab.cgroup import Cgroups, names, parse
 
 FIRST = """\
 tmpfs /sys/fs/cgroup tmpfs rw 0 0
@@ -45,3 +45,10 @@ def test_the_version_that_has_the_controllers_is_taken() -> None:
 def test_a_limit_without_its_controller_is_refused_with_what_to_do() -> None:
     with pytest.raises(LabError, match="'blkio' cannot be used here: leave the limit out"):
         parse(FIRST, "").disk("g", "7:0", 1)
+    with pytest.raises(LabError, match=r"'cpu' cannot be used here: .* with --cgroupns=host"):
+        Cgroups(2, {}, occupied=True).cpu("g", 0.5)
+
+
+def test_groups_of_labs_are_known_by_the_end_of_their_path() -> None:
+    within, around = "4:cpu:/tidegate-lab-1-near", "2:memory:/docker/4f3a/tidegate-lab-1-near"
+    assert names(f"{within}\n{around}\n0::/docker/4f3a\n1:name=systemd:/\n") == {"tidegate-lab-1-near"}

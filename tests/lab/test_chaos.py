@@ -83,14 +83,57 @@ def test_processes_are_killed_by_what_they_are(lab: Lab) -> None:
 
 def test_what_is_not_possible_just_then_is_told_and_the_rest_goes_on(lab: Lab) -> None:
     lab["a"].kill()
-    with lab.chaos([event("disk-full"), event("slow-disk", "near", rate="1m"), event("partition")]) as chaos:
+    with lab.chaos([event("disk-full"), event("freeze", process="java"), event("partition")]) as chaos:
         assert chaos.wait(60)
     assert told(chaos) == [
         "not done: disk-full a: host a is down; boot() starts it",
-        'not done: slow-disk near: the disk of host near is memory: set disk_in = "file" to slow it down',
+        "not done: freeze a: host a is down; boot() starts it",
         "a cut off from all",
         "over: a cut off from all",
     ]
+    lab["a"].boot()
+
+
+def test_what_overlaps_goes_on_until_the_last_of_it_is_over(lab: Lab) -> None:
+    long, short = {"for": "1 hour"}, {"for": "300 ms"}
+    schedule = [
+        event("disk-full", **short),
+        event("disk-full", **long),
+        event("kill", "near", **short),
+        event("kill", "near", **long),
+        event("freeze", "b", process="sleep(9", **short),
+        event("freeze", "b", process="sleep(99)", **long),
+        event("delay", "a", delay="20 ms", **short),
+        event("delay", "a", delay="40 ms", **long),
+        event("slow-disk", "b", rate="2m", **short),
+        event("slow-disk", "b", rate="1m", **long),
+    ]
+    with (
+        running(lab["b"], "import time; time.sleep(99)") as one,
+        running(lab["b"], "import time; time.sleep(98)") as other,
+    ):
+        await_that(lambda: len(lab["b"].processes("sleep(9")) == 2, "both run")
+        (stays,), (goes_on,) = lab["b"].processes("sleep(99)"), lab["b"].processes("sleep(98)")
+        with lab.chaos(schedule) as chaos:
+            await_that(lambda: sum(what.startswith("over") for what in told(chaos)) == 5, "half is over")
+            assert "b: 2 frozen with 'sleep(9' in their command line" in told(chaos)
+            assert lab["a"].path("/.full").exists()
+            assert up(lab) == ["a", "b"]
+            await_that(lambda: state(goes_on) == "S", "what nothing freezes any more goes on")
+            assert state(stays) == "T"
+            assert lab.links["b", "a"].delay == 0.04
+        assert not lab["a"].path("/.full").exists()
+        assert up(lab) == ["near", "a", "b"]
+        await_that(lambda: state(stays) == "S", "it goes on, too")
+        assert lab.links["b", "a"].delay == 0.0125
+        for process in (one, other):
+            process.kill()
+
+
+def test_a_host_that_is_killed_for_good_stays_down(lab: Lab) -> None:
+    with lab.chaos([event("kill", **{"for": "100 ms"}), event("kill")]) as chaos:
+        assert chaos.wait(60)
+    assert not lab["a"].alive
     lab["a"].boot()
 
 

@@ -53,13 +53,6 @@ def test_what_no_link_leads_to_is_dropped() -> None:
     assert made.next is None
 
 
-def test_it_knows_how_late_packets_were_released() -> None:
-    made = exchange(ab=0.01)
-    made.take(0.0, A, B, b"")
-    made.release(0.0125)
-    assert round(made.latest, 6) == 0.0025
-
-
 def test_one_link_that_needs_whole_packets_is_enough() -> None:
     made = exchange(ab=0.01, ba=0.0)
     made.shape(A, C, Link(loss=0.1))

@@ -51,6 +51,18 @@ def test_a_delay_changes_while_the_lab_runs(lab: Lab) -> None:
     assert lab.links["near", "a"] == lab.links["b", "a"] == Link(delay=0.0125)
 
 
+def test_of_delays_that_overlap_the_latest_holds(lab: Lab) -> None:
+    first, second = lab.delay("a", "20 ms"), lab.delay("a", "40 ms")
+    first()
+    assert lab.links["b", "a"].delay == 0.04
+    first = lab.delay("a", "30 ms")
+    first()
+    assert lab.links["b", "a"].delay == 0.04
+    second()
+    second()
+    assert lab.links["b", "a"].delay == 0.0125
+
+
 def test_a_cut_may_be_one_way(lab: Lab) -> None:
     with receiver(lab["a"]) as a, receiver(lab["b"]) as b:
         with lab.partition("a", "b", one_way="in"):

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tidegate.errors import ConfigError
 from tidegate.lab.schedule import Action, actions, parse, read
+from tidegate.lab.spec import HostSpec
 
-HOSTS = ["a", "b", "c"]
+HOSTS = {"a": HostSpec(), "b": HostSpec(disk_in="file"), "c": HostSpec()}
 
 
 def planned(*events: dict[str, Any], seed: int = 1, count: int = 200) -> list[Action]:
@@ -33,7 +34,7 @@ def test_without_an_end_it_is_not_undone() -> None:
 
 @given(seed=st.integers(0, 10_000), lasts=st.sampled_from(["500 ms", "9 s"]))
 def test_again_and_again_within_bounds_each_undone_where_it_was_done(seed: int, lasts: str) -> None:
-    again = {"do": "partition", "host": HOSTS, "every": ["1 s", "4 s"], "for": lasts}
+    again = {"do": "partition", "host": [*HOSTS], "every": ["1 s", "4 s"], "for": lasts}
     found = planned(again, {"do": "freeze", "host": "b", "every": "3 s"}, seed=seed)
     assert [action.at for action in found] == sorted(action.at for action in found)
     begun = {action.number: action for action in found if not action.undo}
@@ -47,15 +48,15 @@ def test_again_and_again_within_bounds_each_undone_where_it_was_done(seed: int, 
 
 
 def test_a_seed_repeats_a_schedule_and_another_does_not() -> None:
-    again = {"do": "kill", "host": HOSTS, "every": ["1 s", "9 s"]}
+    again = {"do": "kill", "host": [*HOSTS], "every": ["1 s", "9 s"]}
     assert planned(again, seed=3) == planned(again, seed=3)
     assert planned(again, seed=3) != planned(again, seed=4)
 
 
 def test_events_do_not_disturb_each_other() -> None:
-    kill = {"do": "kill", "host": HOSTS, "every": ["1 s", "9 s"]}
+    kill = {"do": "kill", "host": [*HOSTS], "every": ["1 s", "9 s"]}
     alone = planned(kill, count=20)
-    beside = planned(kill, {"do": "freeze", "host": HOSTS, "every": ["2 s", "3 s"]})
+    beside = planned(kill, {"do": "freeze", "host": [*HOSTS], "every": ["2 s", "3 s"]})
     assert [action for action in beside if action.number[0] == 0][:20] == alone
 
 
@@ -110,6 +111,14 @@ def test_a_file_holds_nothing_but_tables_of_chaos(tmp_path: Path) -> None:
         (
             {"do": "partition", "host": "a", "one_way": "up", "at": "1 s"},
             "chaos[1].one_way (chaos): expected 'in' or 'out', got 'up'",
+        ),
+        (
+            {"do": "partition", "host": ["a", "b"], "from": ["b", "c"], "at": "1 s"},
+            "chaos[1].from (chaos): b cannot be cut off from itself: leave it out",
+        ),
+        (
+            {"do": "slow-disk", "host": ["a", "b"], "rate": "1m", "at": "1 s"},
+            'chaos[1] (chaos): the disk of host a is memory: set disk_in = "file" to slow it down',
         ),
         ({"do": "delay", "host": "a", "at": "1 s"}, "chaos[1].delay (chaos): expected a duration like"),
         ({"do": "slow-disk", "host": "a", "at": "1 s"}, "chaos[1].rate (chaos): expected a size like"),

@@ -96,6 +96,17 @@ def test_chaos_befalls_it(lab: Lab) -> None:
     assert ask(lab)[0] == "200"
 
 
+def test_a_store_that_stands_still_can_be_told_to_go_wrong(lab: Lab) -> None:
+    schedule: list[dict[str, object]] = [
+        {"do": "freeze", "host": "depot", "at": "0 s", "for": "300 ms"},
+        {"do": "store-errors", "at": "10 ms", "for": "1 hour"},
+    ]
+    with lab.chaos(schedule) as chaos:
+        await_that(lambda: len(chaos.deeds) == 3, "it is told, and the store goes on")
+        assert ask(lab)[0] == "503"
+    assert ask(lab)[0] == "200"
+
+
 def test_a_lab_without_a_store_says_how_to_have_one() -> None:
     with Lab({"hosts": {"a": {}}}) as without, pytest.raises(LabError, match=r"declare it, like \[store\]"):
         _ = without.store

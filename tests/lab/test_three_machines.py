@@ -59,7 +59,12 @@ def lab() -> Iterator[Lab]:
 def test_the_page_can_be_followed_word_for_word(lab: Lab) -> None:
     install, *rest = steps()
     assert "make setup" in install.text
-    rows = 0
+    (read,) = (step.text for step in rest if "rows" in step.text)
+
+    def rows() -> int:
+        return int(succeed(lab, "three", read).split()[0])
+
+    before = 0
     for step in rest:
         if step.kind != "sh":
             file, _, content = step.text.partition("\n")
@@ -71,17 +76,16 @@ def test_the_page_can_be_followed_word_for_word(lab: Lab) -> None:
         elif step.stays:
             if "--take-over" in step.text:
                 lab["one"].signal(signal.SIGKILL, "tidegate run")
+                await_that(lambda: not lab["one"].processes("tidegate run"), "the driver is gone")
+                before = rows()
             for name in step.hosts:
                 start(lab, name, step.text)
         else:
             for name in step.hosts:
-                said = succeed(lab, name, step.text)
-                if "rows" in step.text:
-                    rows = int(said.split()[0])
-                    read = step
-    assert rows > 0
+                succeed(lab, name, step.text)
+    assert before > 0
     await_that(
-        lambda: int(succeed(lab, "three", read.text).split()[0]) > rows,
+        lambda: rows() > before,
         "the driver on the other machine has committed batches",
         seconds=_PATIENCE,
     )

@@ -192,6 +192,33 @@ def test_a_rescale_takes_along_what_is_on_machines_that_go_with_it(tmp_path: Pat
         assert (after[0].name != before[0].name, after[1]) == (True, before[1])
 
 
+def test_a_rescale_that_fails_lets_machines_stay(tmp_path: Path) -> None:
+    retained: list[int] = []
+    with opened(tmp_path, nodes="2") as desk:
+        desk.rescaler._retain = retained.append
+        desk.rescaler.apply(Ask(nodes=3))
+        shutil.rmtree(desk.folder / "nodes")
+        desk.do()
+        assert [each.phase for each in desk.rescaler.history.all()] == ["failed"]
+        assert retained == [3, 2]
+
+
+def test_a_rescale_that_is_refused_lets_machines_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retained: list[int] = []
+    with opened(tmp_path, nodes="2") as desk:
+        desk.rescaler._retain = retained.append
+
+        def refuse(*_: object) -> None:
+            raise ControlError("not now")
+
+        monkeypatch.setattr(desk.rescaler._migration, "handle", refuse)
+        with pytest.raises(ControlError, match="not now"):
+            desk.rescaler.apply(Ask(nodes=1, parallelism=1))
+        assert retained == [1, 2]
+
+
 def test_a_drain_without_a_machine_that_goes_is_refused(desk: Desk) -> None:
     with pytest.raises(ControlError, match="no node is on a machine that is going away"):
         desk.rescaler.apply(Ask(kind="drain"))

@@ -29,7 +29,8 @@ from tidegate.security.credentials import Credentials
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
-NODE = "tidegate.state.node.process"
+FLIGHT = ("tidegate.state.node.process", "tidegate.state.supervisor.process")
+"""Programs that speak Flight."""
 NAME = "ports.tidegate"
 PIPELINE = """
 import tidegate as tg
@@ -45,7 +46,7 @@ workers = 2
 memory = "512m"
 
 [state]
-bind = "127.0.0.5"
+provider = "executors"
 
 [control]
 bind = "127.0.0.6"
@@ -69,8 +70,8 @@ class Running:
     authority: Authority
     ports: frozenset[Port]
     refusals: dict[Port, str | None]
-    flights: dict[str, str]
-    """What a node told strangers, by what they showed."""
+    flights: dict[str, dict[str, str]]
+    """What each program told strangers, by what they showed."""
     control: list[str]
     open_sockets: list[str]
     arguments: list[str]
@@ -160,16 +161,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         hidden = [line.split()[1] for line in Path(properties).read_text().splitlines() if "ecret" in line]
         secrets = frozenset([told["token"], "KEY-OF-A-STORE", *key.read_text().splitlines()[1:-1], *hidden])
         control = int(told["url"].rpartition(":")[2])
-        nodes = [port for port in found if NODE in port.command]
         server = next(port for port in found if port.number == control)
+        flights = {name: [port for port in found if name in port.command] for name in FLIGHT}
+        known = [server, *(port for each in flights.values() for port in each)]
         opened = ports.open_sockets(pids)
-        refusals = ports.refusals(port for port in found if port not in nodes and port != server)
+        refusals = ports.refusals(port for port in found if port not in known)
         yield Running(
             folder=folder,
             authority=authority,
             ports=frozenset(found),
             refusals=refusals,
-            flights=_flight_strangers(nodes[0], authority),
+            flights={name: _flight_strangers(there[0], authority) for name, there in flights.items()},
             control=[
                 ports.said(server, ports.GET).decode(errors="replace"),
                 *(
@@ -208,17 +210,17 @@ def test_every_port_is_known_and_refuses_a_stranger(running: Running) -> None:
 
 
 def test_all_of_them_are_where_they_were_asked_to_be(running: Running) -> None:
-    assert {port.host for port in running.ports} == {
-        "127.0.0.1",
-        "127.0.0.5",
-        "127.0.0.6",
-    }
+    assert {port.host for port in running.ports} == {"127.0.0.1", "127.0.0.6"}
 
 
-def test_a_node_refuses_whoever_is_not_of_the_run(running: Running) -> None:
+@pytest.mark.parametrize("program", FLIGHT)
+def test_state_nodes_and_their_supervisors_refuse_whoever_is_not_of_the_run(
+    running: Running, program: str
+) -> None:
     refused = {"FlightUnavailableError", "FlightTimedOutError"}
-    named = running.flights.pop("another name")
-    assert set(running.flights.values()) <= refused, running.flights
+    answers = dict(running.flights[program])
+    named = answers.pop("another name")
+    assert set(answers.values()) <= refused, answers
     assert named == "FlightUnauthenticatedError"
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidegate.cli.connection import connected
 from tidegate.cli.options import AuthorityOption, JsonOption, PipelineArgument, TokenFileOption
+from tidegate.errors import CheckpointError, ControlError
 from tidegate.view.json import document
 from tidegate.view.rescales import print_history, print_rescale, print_status
+
+if TYPE_CHECKING:
+    from tidegate.rescale.model import Rescale
 
 _POLL_SECONDS = 0.2
 
@@ -41,25 +46,44 @@ def history(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List the rescales of a running pipeline.
+    """List the rescales of a pipeline, oldest first.
 
-    All since it was started, oldest first.
+    It need not be running, where its checkpoint can be read.
     """
-    client = connected(checkpoint, token_file, authority)
+    pipeline, known = _rescales(checkpoint, token_file, authority)
     if number is not None:
-        one = client.rescale(number)
+        one = next((each for each in known if each.number == number), None)
+        if one is None:
+            numbers = ", ".join(str(each.number) for each in known) or "none"
+            raise ControlError(f"{pipeline} has no rescale {number}; it has: {numbers}")
         if json:
             typer.echo(document(one))
         else:
             print_rescale(one)
-        return
-    known = client.history()
-    if json:
+    elif json:
         typer.echo(document({"rescales": known}))
     elif known:
         print_history(known)
     else:
-        typer.echo(f"{client.pipeline} has not been rescaled since its start")
+        typer.echo(f"{pipeline} has never been rescaled")
+
+
+def _rescales(place: str, token_file: Path | None, authority: Path | None) -> tuple[str, tuple[Rescale, ...]]:
+    """The name of a pipeline, and its rescales: as its driver tells them, or else as they are on record."""
+    try:
+        client = connected(place, token_file, authority)
+        return client.pipeline, client.history()
+    except ControlError as error:
+        from tidegate.rescale import records
+        from tidegate.run.checkpoint import find
+
+        if place.startswith(("https://", "http://")):
+            raise
+        try:
+            found, pipeline = find(place)
+        except CheckpointError:
+            raise error from None
+        return pipeline, tuple(records.load(found.rescales))
 
 
 def stop(

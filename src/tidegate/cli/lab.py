@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +16,8 @@ from tidegate.cli.options import JsonOption, application
 
 if TYPE_CHECKING:
     from tidegate.lab import Lab, RoundTrips
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = application("lab", "Several machines on this one: hosts, links between them, and what goes wrong.")
 
@@ -37,14 +41,15 @@ def up(
     """
     from tidegate.lab import Lab
 
-    over = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: over.set())
-    with Lab(file) as lab, lab.chaos(chaos, seed=seed, tell=lambda deed: typer.echo(deed, err=True)):
+    lab = Lab(file)
+    disorder = lab.chaos(chaos, seed=seed, tell=lambda deed: typer.echo(deed, err=True))
+    for number in _ENDING:
+        signal.signal(number, _end)
+    with suppress(KeyboardInterrupt), lab:
         _show(lab, lab.check() if check else None, json=json)
-        # Not without a time, in which Python would see no signal.
-        while not over.wait(1):
-            pass
+        with disorder:
+            while True:
+                time.sleep(1)
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -63,9 +68,24 @@ def enter(
     Needs root. The exit code is that of the command.
     """
     from tidegate.lab.entry import find
+    from tidegate.lab.lab import require_root
 
+    require_root()
     words = find(host, lab).command_line(command or [os.environ.get("SHELL", "/bin/sh")])
     os.execv(words[0], words)
+
+
+def _end(*_: object) -> None:
+    """End what is going on, once: what is cleared up then is not to be broken off."""
+    for number in _ENDING:
+        signal.signal(number, lambda *_: None)
+    raise KeyboardInterrupt
+
+
+def _program() -> str:
+    """How this program was started; sudo may not find it by its name."""
+    path = sys.argv[0]
+    return path if Path(path).name == "tidegate" else f"{sys.executable} -m tidegate.cli.main"
 
 
 def _show(lab: Lab, trips: RoundTrips | None, *, json: bool) -> None:
@@ -80,7 +100,7 @@ def _show(lab: Lab, trips: RoundTrips | None, *, json: bool) -> None:
         typer.echo(document({**told, **spark, **store, **_measured(trips)}))
         return
     typer.echo(
-        f"lab {lab.name} is up. On a host: sudo tidegate lab enter HOST [COMMAND]... Ctrl-C ends the lab."
+        f"lab {lab.name} is up. On a host: sudo {_program()} lab enter HOST [COMMAND]... Ctrl-C ends the lab."
     )
     others = [host.name for host in hosts if trips]
     rows = [

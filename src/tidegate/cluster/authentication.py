@@ -20,14 +20,10 @@ def spark_settings(master: str, settings: SecuritySettings, conf: Mapping[str, s
 
     Raises ConfigError for a master at another machine whose secret is not known.
     """
-    here = master.startswith("local") or _is_loopback(master)
-    if settings.spark == "off" or (settings.spark == "auto" and settings.tls == "off" and not here):
+    here = _is_here(master)
+    if _is_off(settings, here):
         if not here:
-            log.warning(
-                "Spark does not check who talks to it: whoever reaches %s or the driver of this pipeline can "
-                "do what the pipeline can",
-                master,
-            )
+            _warn(master)
         return {}
     if ENABLED in conf:
         return {}
@@ -46,6 +42,39 @@ def spark_settings(master: str, settings: SecuritySettings, conf: Mapping[str, s
         f"{master} has to know who talks to it: set spark.authenticate and spark.authenticate.secret on the "
         "master and its workers, and security.spark_secret_file to a file with that secret; or set "
         "security.spark to off if everybody who reaches the master may run anything on it"
+    )
+
+
+def check_session(master: str, settings: SecuritySettings, conf: Mapping[str, str]) -> None:
+    """Raise ConfigError for a session that others have started, if it has less than `spark_settings` says."""
+    if _is_here(master):
+        return
+    if _is_off(settings, here=False):
+        _warn(master)
+        return
+    wanted = authenticated(encrypted=settings.tls != "off")
+    missing = sorted(name for name, value in wanted.items() if value == "true" and conf.get(name) != value)
+    if missing:
+        raise ConfigError(
+            f"the Spark session of this process talks to {master} without {' and '.join(missing)}: start it "
+            "with these set to true, or set security.spark to off if everybody who reaches the cluster may "
+            "see and do what the pipeline can"
+        )
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local") or _is_loopback(master)
+
+
+def _is_off(settings: SecuritySettings, here: bool) -> bool:
+    return settings.spark == "off" or (settings.spark == "auto" and settings.tls == "off" and not here)
+
+
+def _warn(master: str) -> None:
+    log.warning(
+        "Spark does not check who talks to it: whoever reaches %s or the driver of this pipeline can do what "
+        "the pipeline can",
+        master,
     )
 
 

@@ -84,7 +84,7 @@ class PlanBody(ScaleBody, RebalanceBody):
 
 
 class SavepointBody(Body):
-    """Where the copy goes: a folder on the pipeline's machine, seen from where it was started."""
+    """Where the copy goes: a URL, or a folder on the pipeline's machine, seen from where it was started."""
 
     place: Annotated[str, Field(min_length=1)]
 
@@ -194,18 +194,18 @@ def app(controls: Controls, token: str, *, scale_by_get: bool = False) -> FastAP
 
     @api.get("/history", **barred)
     def history() -> tuple[Rescale, ...]:
-        """All rescales of this run, oldest first."""
+        """All rescales of this pipeline, oldest first."""
         return controls.history()
 
     @api.get("/history/{number}", **barred)
     def rescale(number: int) -> Rescale:
-        """One rescale of this run."""
+        """One rescale of this pipeline."""
         known = controls.history()
         for each in known:
             if each.number == number:
                 return each
         numbers = _listed([str(each.number) for each in known])
-        raise HTTPException(404, f"there is no rescale {number} in this run; its rescales: {numbers}")
+        raise HTTPException(404, f"there is no rescale {number}; the rescales of this pipeline: {numbers}")
 
     return api
 

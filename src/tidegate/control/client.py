@@ -102,7 +102,7 @@ class ControlClient:
         return self._get(tuple[Rescale, ...], "GET", "/history")
 
     def rescale(self, number: int) -> Rescale:
-        """One rescale of this run."""
+        """One rescale of this pipeline."""
         return self._get(Rescale, "GET", f"/history/{number}")
 
     def answers(self) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidegate.errors import LabError
@@ -23,6 +24,8 @@ class Cgroups:
 
     version: int
     mounts: dict[str, Path]
+    occupied: bool = False
+    """Whether version 2 gives no controllers to groups since processes are beside them."""
 
     def folders(self, group: str) -> list[Path]:
         """The folders of a group."""
@@ -59,9 +62,11 @@ class Cgroups:
 
     def _folder(self, controller: str, group: str) -> Path:
         if controller not in self.mounts:
+            other = "start the lab where it can be (in a container: a privileged one)"
+            if self.occupied:
+                other = "start the container with --cgroupns=host: its own cgroup holds processes"
             raise LabError(
-                f"the cgroup controller {controller!r} cannot be used here: leave the limit out, or start "
-                "the lab where it can be (in a container: a privileged one)"
+                f"the cgroup controller {controller!r} cannot be used here: leave the limit out, or {other}"
             )
         return self.mounts[controller] / group
 
@@ -90,21 +95,31 @@ def of_machine() -> Cgroups:
     mounts = Path("/proc/mounts").read_text()
     second = next((Path(line.split()[1]) for line in mounts.splitlines() if " cgroup2 " in line), None)
     controllers = (second / "cgroup.controllers").read_text() if second else ""
-    found = parse(mounts, controllers)
+    found, occupied = parse(mounts, controllers), False
     if found.version == 2 and second is not None:
         for name in found.mounts:
             try:
                 (second / "cgroup.subtree_control").write_text(f"+{'io' if name == 'blkio' else name}")
-            except OSError:
-                continue  # Those that are on already, or may not be: the next line looks.
+            except OSError as error:  # It may be on already: the next line looks.
+                occupied = occupied or error.errno == errno.EBUSY
         enabled = (second / "cgroup.subtree_control").read_text()
         found = parse(mounts, enabled)
-    return Cgroups(found.version, {name: at for name, at in found.mounts.items() if os.access(at, os.W_OK)})
+    usable = {name: at for name, at in found.mounts.items() if os.access(at, os.W_OK)}
+    return replace(found, mounts=usable, occupied=occupied)
 
 
 def groups_of(pid: int) -> list[Path]:
     """The folders of the lab's cgroups that a process is in."""
     found = of_machine()
-    lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
-    groups = {path for _, _, path in lines if path.startswith(f"/{PREFIX}")}
-    return [folder for group in groups for folder in found.folders(group.lstrip("/")) if folder.exists()]
+    groups = names(Path(f"/proc/{pid}/cgroup").read_text())
+    return [folder for group in groups for folder in found.folders(group) if folder.exists()]
+
+
+def names(groups: str) -> set[str]:
+    """The lab's cgroups in a /proc/PID/cgroup; in a container, paths may begin outside of it.
+
+    >>> names("1:cpu:/docker/4f/tidegate-lab-23c084-near")
+    {'tidegate-lab-23c084-near'}
+    """
+    last = (line.rpartition("/")[2] for line in groups.splitlines())
+    return {name for name in last if name.startswith(PREFIX)}

@@ -17,8 +17,6 @@ class Exchange:
         self._lines: dict[bytes, dict[bytes, Line]] = {}
         self._waiting: list[tuple[float, int, bytes, bytes]] = []
         self._taken = 0
-        self.latest = 0.0
-        """The most seconds by which a packet was released late."""
 
     def shape(self, source: bytes, target: bytes, link: Link) -> None:
         """From now on; what is on its way arrives as it would have."""
@@ -48,7 +46,6 @@ class Exchange:
         due = []
         waiting = self._waiting
         while waiting and waiting[0][0] <= now:
-            arrives, _, target, packet = heapq.heappop(waiting)
-            self.latest = max(self.latest, now - arrives)
+            _, _, target, packet = heapq.heappop(waiting)
             due.append((target, packet))
         return due

@@ -202,20 +202,24 @@ class Host:
         """Send a signal to such programs; how many there were."""
         found = self.processes(matching)
         for process in found:
-            with suppress(ProcessLookupError):
-                os.kill(process, number)
+            _signal(process, number)
         return len(found)
 
-    def freeze(self, matching: str = "") -> None:
-        """Stop all such programs, until `thaw`. Its kernel goes on: connections stay open, nobody answers."""
+    def freeze(self, matching: str = "") -> int:
+        """Stop all such programs, until `thaw`; how many there were.
+
+        Its kernel goes on: connections stay open, nobody answers."""
         before: set[int] = set()
         while (found := set(self.processes(matching))) - before:
             # One that was just about to start another may have done so.
             self.signal(signal.SIGSTOP, matching)
             before = found
+        return len(found)
 
-    def thaw(self, matching: str = "") -> None:
-        self.signal(signal.SIGCONT, matching)
+    def thaw(self, matching: str = "", but: Iterable[str] = ()) -> None:
+        """Let such programs go on; but not those with one of these texts in their command line."""
+        for process in set(self.processes(matching)).difference(*map(self.processes, but)):
+            _signal(process, signal.SIGCONT)
 
     def _groups(self) -> list[Path]:
         return self._around.cgroups.folders(self._group)
@@ -285,6 +289,11 @@ def _fill(file: int, chunk: int) -> None:
 def _write(writes: Writes) -> None:
     for file, text in writes:
         file.write_text(text)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _namespace(pid: int) -> str | None:

@@ -52,6 +52,7 @@ class Lab:
         self.name = secrets.token_hex(3)
         self._links = self.spec.between()
         self._cuts: Counter[tuple[str, str]] = Counter()
+        self._delays: dict[str, list[dict[str, float]]] = {}
         self._change = RLock()
         self._network: Network | None = None
         self._services = ExitStack()
@@ -61,7 +62,7 @@ class Lab:
         """By name, in the order in which they were declared."""
 
     def __enter__(self) -> Self:
-        _require_root()
+        require_root()
         self._network = network(self.spec.lab.links, self.spec.lab.seed)
         try:
             self._make_hosts(self._network)
@@ -165,14 +166,25 @@ class Lab:
 
     def delay(self, host: str, delay: str) -> Callable[[], None]:
         """Let all that comes to a host take so long. Two hosts with a delay are twice that apart. What is
-        returned sets back what was before."""
-        links = {pair: link for pair, link in self.links.items() if pair[1] == self[host].name}
-        for source, _ in links:
-            self.shape(source, host, delay=delay)
+        returned sets back what was before. Delays may overlap: the latest that is not set back holds."""
+        with self._change:
+            before = {pair[0]: link.delay for pair, link in self.links.items() if pair[1] == self[host].name}
+            for source in before:
+                self.shape(source, host, delay=delay)
+            layers = self._delays.setdefault(host, [])
+            layers.append(before)
 
         def back() -> None:
-            for (source, _), link in links.items():
-                self.shape(source, host, delay=f"{link.delay:.9f} s")
+            with self._change:
+                place = next((place for place, layer in enumerate(layers) if layer is before), None)
+                if place is None:
+                    return
+                del layers[place]
+                if layers[place:]:
+                    layers[place].update(before)
+                    return
+                for source, was in before.items():
+                    self.shape(source, host, delay=f"{was:.9f} s")
 
         return back
 
@@ -245,7 +257,8 @@ class Lab:
         return Chaos(self, events, self.spec.lab.seed if seed is None else seed, tell)
 
 
-def _require_root() -> None:
+def require_root() -> None:
+    """Raise where a lab cannot be."""
     if not sys.platform.startswith("linux"):
         raise LabError("the lab needs Linux: its hosts are namespaces of the kernel")
     if os.geteuid():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import threading
 from contextlib import suppress
-from typing import Literal
 
 from tidegate.errors import LabError
 from tidegate.lab.link import Link
@@ -56,7 +55,6 @@ def queue(target: str, link: Link) -> list[str]:
 class Netem:
     """Devices and queues are the hosts' own, and end with them."""
 
-    kind: Literal["netem"] = "netem"
     tun = False
     realtime = True
 

@@ -14,9 +14,6 @@ Kind = Literal["auto", "switch", "netem"]
 class Network(Protocol):
     """Carries packets between hosts as each link says. May be used by several threads."""
 
-    @property
-    def kind(self) -> Literal["switch", "netem"]: ...
-
     tun: bool
     """Whether a host comes with a TUN device, whose other end is given to `attach`."""
     realtime: bool

@@ -94,4 +94,5 @@ def measure(lab: Lab) -> RoundTrips:
 def _start(host: Host, program: Sequence[str]) -> subprocess.Popen[bytes]:
     """Outside of the host's limits, which are none of the network's."""
     command = entered(host.pid, (), [*PYTHON, *program], "/")
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    # Ctrl-C is the lab's to handle.
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tidegate.lab import spec
-from tidegate.lab.spec import LongerSpan, Problems, Section, Share, Size, Span, nearest
+from tidegate.lab.spec import HostSpec, LongerSpan, Problems, Section, Share, Size, Span, nearest
 from tidegate.units import seconds
 
 STORE = "the store"
@@ -146,17 +146,16 @@ KINDS: Mapping[str, type[Event]] = {
 
 
 def parse(
-    declared: object, hosts: Iterable[str], origin: str = "chaos", *, store: bool = False
+    declared: object, hosts: Mapping[str, HostSpec], origin: str = "chaos", *, store: bool = False
 ) -> list[Event]:
     """The events of a schedule, for hosts with or without a store; all that is wrong is in the one
     ConfigError, a line each.
 
-    >>> parse([{"do": "kil", "host": "far", "at": "1 s"}], ["far"])
+    >>> parse([{"do": "kil", "host": "far", "at": "1 s"}], {"far": HostSpec()})
     Traceback (most recent call last):
     tidegate.errors.ConfigError: chaos[1].do (chaos): there is no 'kil'; did you mean kill?
     """
     problems = Problems(origin)
-    known = set(hosts)
     events = []
     for index, values in enumerate(problems.tables("chaos", declared), 1):
         place = f"chaos[{index}]"
@@ -174,17 +173,26 @@ def parse(
                 problems.add(place, 'there is no store: declare it, like [store] with host = "near"')
             events.append(event)
             continue
-        named = [*event.hosts, *((event.others or ()) if isinstance(event, Partition) else ())]
-        for name in sorted(set(named) - known):
-            problems.add(place, f"there is no host {name!r}{nearest(name, known)}")
-        if not event.hosts:
-            problems.add(f"{place}.host", f"expected {_HOSTS}, got an empty list")
+        _check_hosts(event, place, hosts, problems)
         events.append(event)
     problems.end()
     return events
 
 
-def read(path: str | Path, hosts: Iterable[str], *, store: bool = False) -> list[Event]:
+def _check_hosts(event: HostEvent, place: str, hosts: Mapping[str, HostSpec], problems: Problems) -> None:
+    chosen, others = set(event.hosts), set(event.others or ()) if isinstance(event, Partition) else set()
+    for name in sorted((chosen | others) - hosts.keys()):
+        problems.add(place, f"there is no host {name!r}{nearest(name, hosts)}")
+    if not chosen:
+        problems.add(f"{place}.host", f"expected {_HOSTS}, got an empty list")
+    for name in sorted(chosen & others):
+        problems.add(f"{place}.from", f"{name} cannot be cut off from itself: leave it out")
+    for name in sorted(chosen & hosts.keys()) if isinstance(event, SlowDisk) else ():
+        if hosts[name].disk_in == "memory":
+            problems.add(place, f'the disk of host {name} is memory: set disk_in = "file" to slow it down')
+
+
+def read(path: str | Path, hosts: Mapping[str, HostSpec], *, store: bool = False) -> list[Event]:
     """The events in a file of its own."""
     tables = spec.read(path)
     problems = Problems(str(path))

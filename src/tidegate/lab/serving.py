@@ -1,19 +1,19 @@
 """The program of a lab's store: moto's S3 server, which can be told to go wrong.
 
-    python -m tidegate.lab.serving ADDRESS PORT
+    python -m tidegate.lab.serving ADDRESS PORT FILE
 
-Each line of its input is what is wrong from then on, as JSON; it answers with a line when that is in force.
-It ends with its input.
+The file says what is wrong with it, at each request anew, so it can be changed while the server stands still.
+It writes a line when it takes requests, and ends with its input.
 """
 
 from __future__ import annotations
 
-import json
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -28,10 +28,14 @@ _BUSY = b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Mes
 class Faulty:
     """A WSGI application in front of another."""
 
-    def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
-        self.wrong = Wrong()
+    def __init__(self, application: Callable[..., Iterable[bytes]], file: Path) -> None:
+        self._file = file
         self._application = application
         self._chance = Random(0)
+
+    @property
+    def wrong(self) -> Wrong:
+        return Wrong.read(self._file)
 
     def __call__(self, request: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         wrong = self.wrong
@@ -54,21 +58,15 @@ class _Quiet(MotoRequestHandler):
         """Nobody reads it."""
 
 
-def main(address: str, port: int) -> None:
-    application = Faulty(DomainDispatcherApplication(create_backend_app))
+def main(address: str, port: int, file: Path) -> None:
+    application = Faulty(DomainDispatcherApplication(create_backend_app), file)
     server = make_server(address, port, application, threaded=True, request_handler=_Quiet)
     server.verify_request = lambda *_: not application.wrong.away  # type: ignore[method-assign]
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    _say("ready")
-    for line in sys.stdin:
-        application.wrong = Wrong(**json.loads(line))
-        _say("done")
-
-
-def _say(word: str) -> None:
-    sys.stdout.write(f"{word}\n")
+    sys.stdout.write("ready\n")
     sys.stdout.flush()
+    sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

@@ -50,10 +50,10 @@ class _Service:
             return
         now = time.monotonic()
         if self.host.alive and now - self.started >= _PAUSE:
-            if self.daemon is not None:
-                log.warning("Spark has ended on host %s:\n%s", self.host.name, self.daemon.log_tail())
-                self.daemon.end()
-            self.started, self.daemon = now, None
+            ended, self.started, self.daemon = self.daemon, now, None
+            if ended is not None:
+                log.warning("Spark has ended on host %s:\n%s", self.host.name, ended.log_tail())
+                ended.end()
             self.daemon = self.start(self.host)
 
 
@@ -89,6 +89,8 @@ class SparkCluster:
         self._numbers = count(1)
         self._master = _Service(lab[master], self._start_master)
         self._workers = [_Service(lab[name], self._start_worker) for name in workers]
+        self._before: dict[str, tuple[Daemon | None, int]] = {}
+        """By host, the master and how much it had said when the worker started."""
         self._over = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="lab-spark", daemon=True)
 
@@ -116,9 +118,18 @@ class SparkCluster:
 
     @property
     def registered(self) -> frozenset[str]:
-        """The hosts whose workers have registered with this master, be they there still or not."""
-        found = registered_workers(self._master.daemon.log()) if self._master.daemon else frozenset()
-        return frozenset(worker.host.name for worker in self._workers if worker.host.address in found)
+        """The hosts with a worker that runs and has registered with the master."""
+        master = self._master.daemon
+        if master is None:
+            return frozenset()
+        said, found = master.log(), set()
+        for worker in self._workers:
+            host, daemon = worker.host, worker.daemon
+            if host.alive and daemon is not None and daemon.alive:
+                heard, before = self._before[host.name]
+                if host.address in registered_workers(said[before if heard is master else 0 :]):
+                    found.add(host.name)
+        return frozenset(found)
 
     def await_workers(self) -> None:
         """Wait until the workers of all hosts that are up have registered with the master."""
@@ -154,6 +165,8 @@ class SparkCluster:
         return daemon
 
     def _start_worker(self, host: Host) -> Daemon:
+        master = self._master.daemon
+        self._before[host.name] = master, len(master.log()) if master else 0
         return start_worker(
             self._next_folder(host),
             self.url,

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Self
 
 from tidegate.errors import LabError, MissingExtraError
@@ -19,6 +20,8 @@ from tidegate.units import seconds
 _PORT = 9000
 _REGION = "us-east-1"
 _PROGRAM = "tidegate.lab.serving"
+_WRONG = "/dev/shm/wrong"
+"""The file on the host that says what is wrong. In memory: a full disk must not keep it from changing."""
 _MAKE_BUCKET = """
 import sys, urllib.request
 request = urllib.request.Request(sys.argv[1], method="PUT")
@@ -38,6 +41,16 @@ class Wrong:
     """The share of requests that it answers by 503."""
     away: bool = False
     """Whether it breaks off every connection."""
+
+    def write(self, file: Path) -> None:
+        """Whoever reads the file sees this or what was there before."""
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        new.replace(file)
+
+    @classmethod
+    def read(cls, file: Path) -> Wrong:
+        return cls(**json.loads(file.read_text()))
 
 
 class Store:
@@ -74,15 +87,18 @@ class Store:
         }
 
     def __enter__(self) -> Self:
+        Wrong().write(self._host.path(_WRONG))
         self._server = self._host.start(
-            [sys.executable, "-m", _PROGRAM, self._host.address, str(_PORT)],
+            [sys.executable, "-m", _PROGRAM, self._host.address, str(_PORT), _WRONG],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,  # Ctrl-C is the lab's to handle.
         )
         try:
-            self._answer()
+            assert self._server.stdout is not None
+            if not self._server.stdout.readline():
+                raise LabError(f"the store on host {self._host.name} has ended; what it said is above")
             bucket = f"http://{self._host.address}:{_PORT}/{self.url.removeprefix('s3://')}"
             service = f"{_REGION}/s3/aws4_request"
             self._host.run([sys.executable, "-I", "-S", "-c", _MAKE_BUCKET, bucket, service], check=True)
@@ -129,14 +145,6 @@ class Store:
             errors=max((each.errors for each in now), default=0.0),
             away=any(each.away for each in now),
         )
-        if self._server is None or self._server.stdin is None or self._server.poll() is not None:
+        if self._server is None or self._server.poll() is not None or not self._host.alive:
             raise LabError(f"the store on host {self._host.name} has ended, and what it held is gone")
-        self._server.stdin.write(json.dumps(asdict(wrong)) + "\n")
-        self._server.stdin.flush()
-        self._answer()
-
-    def _answer(self) -> None:
-        assert self._server is not None
-        assert self._server.stdout is not None
-        if not self._server.stdout.readline():
-            raise LabError(f"the store on host {self._host.name} has ended; what it said is above")
+        wrong.write(self._host.path(_WRONG))

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Any
 
 from tidegate.errors import LabError
 from tidegate.lab.addresses import NETWORK
@@ -19,7 +19,6 @@ from tidegate.lab.link import Link
 class Switched:
     """Starts the switch, and asks it."""
 
-    kind: Literal["switch"] = "switch"
     tun = True
 
     def __init__(self, seed: int) -> None:
@@ -46,10 +45,6 @@ class Switched:
 
     def shape(self, source: str, target: str, link: Link) -> None:
         self._ask({"do": "shape", "source": source, "target": target, "link": asdict(link)})
-
-    def latest(self) -> float:
-        """Seconds by which the latest packet since the last call was late."""
-        return float(self._ask({"do": "latest"})["latest"])
 
     def close(self) -> None:
         self._channel.shutdown(socket.SHUT_RDWR)

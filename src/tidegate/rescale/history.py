@@ -1,10 +1,10 @@
-"""The rescales of a run as they were: what was asked, what moved, what it did to the latency. No clock."""
+"""The rescales of a pipeline: what was asked, what moved, what it did to the latency. No clock, no files."""
 
 from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -17,7 +17,8 @@ STRETCH = 20
 """Batches before and after a rescale that its latency is compared with."""
 _DURING = 1_000
 """Batches of a rescale that tell its latency, the first ones: it may never settle."""
-_KEPT = 1_000
+KEPT = 1_000
+"""The latest rescales; older ones are forgotten."""
 
 
 class _Output(NamedTuple):
@@ -41,20 +42,26 @@ class _Tracked:
 class History:
     """Rescales by number, from 1. Every method gives the record as it is after that."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, past: Iterable[Rescale] = (), keep: Callable[[Rescale], object] = lambda rescale: None
+    ) -> None:
+        """`past`: those of earlier runs. `keep` is given each one when it was asked for, when it is over, and
+        when it is known how the latency was after it."""
+        self._past = {rescale.number: rescale for rescale in past}
+        self._keep = keep
         self._tracked: dict[int, _Tracked] = {}
         self._outputs: deque[_Output] = deque(maxlen=STRETCH + 1)
 
     def all(self) -> tuple[Rescale, ...]:
         """Oldest first."""
-        return tuple(tracked.rescale for tracked in list(self._tracked.values()))
+        return (*self._past.values(), *(tracked.rescale for tracked in list(self._tracked.values())))[-KEPT:]
 
     def get(self, number: int) -> Rescale:
         return self._tracked[number].rescale
 
     @property
     def next_number(self) -> int:
-        return max(self._tracked, default=0) + 1
+        return max((*self._past, *self._tracked), default=0) + 1
 
     def asked(
         self,
@@ -85,8 +92,9 @@ class History:
         )
         last = known[-1].visible_at if known else None
         self._tracked[number] = _Tracked(record, now, last)
-        for old in list(self._tracked)[:-_KEPT]:
+        for old in list(self._tracked)[:-KEPT]:
             del self._tracked[old]
+        self._keep(record)
         return record
 
     def switched(self, number: int, first_batch: int, *, hold: bool) -> Rescale:
@@ -102,11 +110,13 @@ class History:
                 self._during(number, tracked, batch, output)
             elif tracked.rescale.phase == "settled" and len(tracked.after) < STRETCH:
                 tracked.after.append(output)
-                self._update(number, after=_latency(tracked.after))
+                record = self._update(number, after=_latency(tracked.after))
+                if len(tracked.after) == STRETCH:
+                    self._keep(record)
 
     def settled(self, number: int, *, now: float) -> Rescale:
         """All state is where it belongs."""
-        return self._update(
+        return self._over(
             number,
             phase="settled",
             groups_left=0,
@@ -115,7 +125,13 @@ class History:
 
     def ended(self, number: int, phase: RescalePhase, why: str | None = None) -> Rescale:
         """It failed, or another one took its place."""
-        return self._update(number, phase=phase, why=why)
+        return self._over(number, phase=phase, why=why)
+
+    def _over(self, number: int, **changes: object) -> Rescale:
+        record = self._update(number, **changes)
+        self._tracked[number].during.clear()  # Their latency is on record.
+        self._keep(record)
+        return record
 
     def _during(self, number: int, tracked: _Tracked, batch: Outcome, output: _Output) -> None:
         if tracked.last_output is not None:
@@ -140,8 +156,6 @@ class History:
     def _update(self, number: int, **changes: object) -> Rescale:
         tracked = self._tracked[number]
         tracked.rescale = replace(tracked.rescale, **changes)  # type: ignore[arg-type]
-        if tracked.rescale.over:
-            tracked.during.clear()  # Their latency is on record.
         return tracked.rescale
 
 

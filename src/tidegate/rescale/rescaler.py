@@ -53,6 +53,7 @@ class Rescaler:
         interval: float,
         parallelism: int,
         steps: Sequence[str],
+        history: History | None = None,
         spawn: Callable[[Callable[[], None]], object] = in_background,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -61,7 +62,7 @@ class Rescaler:
         for; the route may have a little more, to come out even. `spawn` runs what no batch is to wait for
         (starting nodes, fitting the cluster) and must not run it before it returns; `clock` gives seconds
         since 1970."""
-        self.history = History()
+        self.history = history or History()
         self._nodes = nodes
         self._fit, self._retain = fit, retain
         self._settings = settings
@@ -125,8 +126,16 @@ class Rescaler:
         self._migration.check(strategy)
         # Planning may ask nodes for sizes: no batch has to wait for that.
         before, after = self._migration.route, self._target(ask)
-        if after.parallelism != before.parallelism:
-            self._retain(after.parallelism)
+        if after.parallelism == before.parallelism:
+            return self._accept(ask, strategy, before, after)
+        self._retain(after.parallelism)
+        try:
+            return self._accept(ask, strategy, before, after)
+        except ControlError:
+            self._retain(before.parallelism)
+            raise
+
+    def _accept(self, ask: Ask, strategy: Strategy, before: Route, after: Route) -> Rescale:
         moving = frozenset[int]() if strategy == "restart" else self._nodes.leaving(now=True)
         moving &= frozenset(after.nodes)
         with self._change:
@@ -209,6 +218,7 @@ class Rescaler:
                     self._settle(number, nodes)
                 case migration.GiveUp(number, nodes, why):
                     self._nodes.cancel(nodes)
+                    self._retain(self._migration.route.parallelism)
                     story = "; ".join(map(str, self._migration.story[:-1]))
                     self.history.ended(number, "failed", f"{why} (before that: {story})")
 

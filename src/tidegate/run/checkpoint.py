@@ -4,6 +4,7 @@
              ledger/         committed batches and generations
              state/          runs of the state, unless state.log names another place
              state.json      that place
+             rescales/       how they went
              dead-letters/   rows that could not be read
 
 Beside it a driver needs a folder of its machine, which is the checkpoint itself when that is one:
@@ -76,6 +77,10 @@ class Checkpoint:
     @property
     def ledger(self) -> Storage:
         return self.storage.within("ledger")
+
+    @property
+    def rescales(self) -> Storage:
+        return self.storage.within("rescales")
 
     @property
     def spark(self) -> CheckpointFiles:

@@ -10,7 +10,7 @@ from importlib import import_module
 
 from pyspark.sql import SparkSession
 
-from tidegate.cluster.authentication import spark_settings
+from tidegate.cluster.authentication import check_session, spark_settings
 from tidegate.cluster.local import InProcess
 from tidegate.cluster.provider import Cluster
 from tidegate.cluster.settings import open_cluster
@@ -45,6 +45,8 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
     """The session of this process if it has one, else one that ends with the run; and where its tasks run."""
     if session.is_running():
         with session.lent(config.spark.conf) as spark, InProcess(config.spark.master) as cluster:
+            context = spark.sparkContext
+            check_session(context.master, config.security, dict(context.getConf().getAll()))
             cluster.attach(spark)
             yield Compute(spark, cluster)
         return

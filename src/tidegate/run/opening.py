@@ -25,6 +25,8 @@ from tidegate.config import Config
 from tidegate.ledger.ledger import Ledger
 from tidegate.ledger.records import Entry
 from tidegate.pipeline.plan import Plan
+from tidegate.rescale import records
+from tidegate.rescale.history import History
 from tidegate.rescale.layout import preferred_hosts
 from tidegate.rescale.rescaler import Rescaler
 from tidegate.rescale.route import Route
@@ -157,6 +159,7 @@ def opened(
             map=side_by_side(pool),
         )
         deadline = seconds(config.engine.deadline) if config.engine.deadline else None
+        recording = stack.enter_context(records.Records(checkpoint.rescales))
         rescaler = Rescaler(
             nodes or stateless,
             config.state,
@@ -165,6 +168,7 @@ def opened(
             interval=interval,
             parallelism=asked,
             steps=[step.name for step in translation.operators],
+            history=History(records.load(checkpoint.rescales), recording.keep),
         )
         if asked > parallelism:
             rescaler.follow(asked)  # The executors that the last rescale brought are not there any more.
