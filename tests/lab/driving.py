@@ -55,6 +55,7 @@ class Driver:
         *,
         checkpoint: str,
         settings: Mapping[str, str | int],
+        take_over: bool = False,
     ) -> None:
         file = folder / f"watched-{host}.py"
         file.write_text(
@@ -63,7 +64,7 @@ class Driver:
         )
         given = {**ON_A_CLUSTER, "spark.master": lab.spark.url, **settings}
         command = [sys.executable, "-m", "tidegate.cli.main", "run", file.name, "--until-done", "--json"]
-        command += ["--checkpoint", checkpoint]
+        command += ["--checkpoint", checkpoint, *(["--take-over"] if take_over else [])]
         command += [part for key, value in given.items() for part in ("--set", f"{key}={value}")]
         self._host, self._checkpoint, self._environment = lab[host], checkpoint, environment(lab)
         self._told = folder / f"told-{host}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lab.driving import Driver, left_on
+from tests.lab.driving import Driver, environment, left_on
 from tests.run.chaos_kit import Left, finish, left
 from tidegate.lab import Lab
 
@@ -36,7 +38,7 @@ def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Left:
 def lab(shared: Path, calm: Left) -> Iterator[Lab]:
     declared = {
         "lab": {"shared": [str(shared)]},
-        "hosts": {"near": {}, "a": {"delay": "5 ms"}, "b": {"delay": "5 ms"}, "depot": {}},
+        "hosts": {"near": {}, "other": {}, "a": {"delay": "5 ms"}, "b": {"delay": "5 ms"}, "depot": {}},
         "spark": {"master": "near", "workers": ["a", "b"], "memory": "512m"},
         "store": {"host": "depot"},
     }
@@ -51,6 +53,7 @@ CHAOS: list[dict[str, object]] = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_cut_links_and_a_dead_host_leave_no_trace(lab: Lab, shared: Path, calm: Left) -> None:
     folder = shared / "struck"
@@ -115,6 +118,13 @@ STORE: list[dict[str, object]] = [
     {"do": "store-away", "at": "4 s", "for": "3 s"},
 ]
 HOST: dict[str, object] = {"do": "kill", "host": "a", "at": "8 s", "for": "2 s"}
+SLOW: list[dict[str, object]] = [
+    {"do": "freeze", "host": "a", "at": "0 s", "for": "3 s"},
+    {"do": "delay", "host": "b", "delay": "60 ms", "at": "4 s", "for": "4 s"},
+    {"do": "disk-full", "host": "b", "at": "9 s", "for": "1 s"},
+]
+LONG_AWAY: dict[str, object] = {"do": "store-away", "at": "0 s", "for": "15 s"}
+"""For longer than the lease of a node."""
 
 
 @pytest.mark.timeout(900)
@@ -125,6 +135,7 @@ HOST: dict[str, object] = {"do": "kill", "host": "a", "at": "8 s", "for": "2 s"}
         pytest.param(LINKS, id="links", marks=pytest.mark.soak),
         pytest.param(STORE, id="store", marks=pytest.mark.soak),
         pytest.param([HOST], id="host", marks=pytest.mark.soak),
+        pytest.param(SLOW, id="slow", marks=pytest.mark.soak),
         pytest.param([*LINKS, *STORE, HOST], id="all", marks=pytest.mark.soak),
     ],
 )
@@ -143,5 +154,63 @@ def test_state_on_executors_and_a_checkpoint_in_a_store_stand_it_too(
             assert happening.wait(120)
         assert len(happening.deeds) == 2 * len(chaos), happening.deeds
         assert driver.process.poll() is None, f"it ended before all this went wrong: {driver.said}"
+        assert driver.wait() == 0, driver.said
+    assert left_on(lab, "near", folder, checkpoint) == calm
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_nodes_that_were_started_by_others_outlive_a_store_that_is_away(
+    lab: Lab, shared: Path, calm: Left
+) -> None:
+    folder = shared / "remote"
+    folder.mkdir()
+    checkpoint, registry, token = f"{lab.store.url}/remote", f"{lab.store.url}/nodes", folder / "token"
+    node = [sys.executable, "-m", "tidegate.cli.main", "node"]
+    lab["near"].run([*node, "--new-token-file", str(token)], check=True, env=environment(lab))
+    settings: dict[str, str | int] = {
+        "state.provider": "remote",
+        "state.registry": registry,
+        "state.token_file": str(token),
+        "state.lease": "8 s",
+        "engine.interval": "800 ms",
+    }
+    with ExitStack() as stack:
+        for name in ("a", "b"):
+            listening = [*node, "--listen", f"{lab[name].address}:7400", "--token-file", str(token)]
+            running = lab[name].start([*listening, "--register", registry], env=environment(lab))
+            stack.callback(running.wait)
+            stack.callback(running.kill)
+        driver = stack.enter_context(
+            Driver(lab, "near", folder, BATCHES, checkpoint=checkpoint, settings=settings)
+        )
+        driver.await_batch(2)
+        nodes = {node["pid"] for node in driver.tidegate("status")["nodes"]}
+        with lab.chaos([LONG_AWAY]) as happening:
+            assert happening.wait(120)
+        driver.await_more()
+        assert {node["pid"] for node in driver.tidegate("status")["nodes"]} == nodes
+        with lab.chaos([HOST]) as happening:
+            assert happening.wait(120)
+        assert driver.wait() == 0, driver.said
+    assert left_on(lab, "near", folder, checkpoint) == calm
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_a_driver_on_another_host_goes_on_where_the_host_of_the_first_one_died(
+    lab: Lab, shared: Path, calm: Left
+) -> None:
+    folder = shared / "moved"
+    folder.mkdir()
+    checkpoint = f"{lab.store.url}/moved"
+    settings = {"state.provider": "executors", "engine.interval": "800 ms"}
+    with Driver(lab, "other", folder, BATCHES, checkpoint=checkpoint, settings=settings) as driver:
+        driver.await_batch(8)
+        lab["other"].kill()
+    lab.boot("other")
+    with Driver(
+        lab, "near", folder, BATCHES, checkpoint=checkpoint, settings=settings, take_over=True
+    ) as driver:
         assert driver.wait() == 0, driver.said
     assert left_on(lab, "near", folder, checkpoint) == calm

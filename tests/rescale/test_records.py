@@ -68,9 +68,11 @@ def test_only_the_latest_are_kept(count: int, monkeypatch: pytest.MonkeyPatch) -
     assert len(storage.names()) == 3
 
 
-def test_a_place_that_is_away_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_place_that_is_away_ends_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = Memory()
-    storage.write = away  # type: ignore[method-assign]
+    monkeypatch.setattr(storage, "write", away)
     with Records(storage) as records:
         records.keep(asked(History(), 100.0))
     assert "rescale 1 cannot be put on record: it is away" in caplog.text

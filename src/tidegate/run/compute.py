@@ -45,8 +45,8 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
     """The session of this process if it has one, else one that ends with the run; and where its tasks run."""
     if session.is_running():
         with session.lent(config.spark.conf) as spark, InProcess(config.spark.master) as cluster:
-            context = spark.sparkContext
-            check_session(context.master, config.security, dict(context.getConf().getAll()))
+            conf = dict(spark.sparkContext.getConf().getAll())
+            check_session(conf["spark.master"], config.security, conf)
             cluster.attach(spark)
             yield Compute(spark, cluster)
         return

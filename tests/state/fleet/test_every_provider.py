@@ -133,8 +133,9 @@ def test_a_log_that_a_node_does_not_see_is_told(
 def test_a_frozen_driver_finds_its_nodes_gone_and_has_new_ones(nodes: Fleet, kind: str) -> None:
     if kind == "local":
         pytest.skip("ends with its driver, without a lease")
-    assert nodes._renewal is not None
-    nodes._renewal.close()  # As if it stood still.
+    for renewal in (nodes._renewal, nodes._watch):
+        assert renewal is not None
+        renewal.close()  # As if it stood still.
     old = nodes.nodes
     await_that(lambda: all(gone(node.pid) for node in old), 60)
     with pytest.raises(NodeError):

@@ -17,13 +17,16 @@ from tidegate.security import token_file
 from tidegate.security.security import Security
 from tidegate.state.codec import FormError, encoded
 from tidegate.state.fleet.local import environment
+from tidegate.state.node.lease import SHARE
 from tidegate.state.node.spec import NodeSpec
+from tidegate.state.supervisor import client as supervisor_client
 from tidegate.state.supervisor.client import SupervisorClient
 from tidegate.state.supervisor.commands import MAX_COMMAND, Start, decode, encode
 from tidegate.state.supervisor.registry import Registration, Registry
 from tidegate.state.supervisor.supervisor import Supervisor
 from tidegate.storage.memory import Memory
 from tidegate.storage.place import open_storage
+from tidegate.units import seconds
 
 NAME = "g1-node-0-12345678"
 
@@ -73,6 +76,26 @@ def test_a_node_that_does_not_start_tells_why(
     wrong = NodeSpec("sensors", str(tmp_path), "none-such", 1, True, None, None, spec(tmp_path).environment)
     with pytest.raises(StateError, match=r"did not start .*none-such"):
         client(*machine).start(NAME, wrong)
+
+
+def test_one_that_falls_silent_while_a_node_starts_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_client, "_ANSWER", 0.5)
+    monkeypatch.setattr(supervisor_client, "_PAUSE", 0.1)
+    with providers.supervisor(tmp_path, "127.0.0.5") as running:
+        mine = client(tmp_path, running)
+        await_that(lambda: mine.look().nodes == ())
+        running.process.send_signal(signal.SIGSTOP)
+        begun = time.monotonic()
+        with pytest.raises(HostError, match="does not answer"):
+            mine.start(NAME, spec(tmp_path))
+        assert time.monotonic() - begun < 60
+
+
+def test_a_supervisor_that_is_silent_leaves_the_others_in_time_for_the_shortest_lease() -> None:
+    shortest = seconds(providers.LEASE)
+    assert shortest / SHARE + supervisor_client._ANSWER < shortest
 
 
 def test_a_stranger_is_refused(machine: tuple[Path, providers.Supervisor], tmp_path: Path) -> None:

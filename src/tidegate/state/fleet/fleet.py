@@ -35,6 +35,8 @@ class _Member:
     client: NodeClient
     keeper: NodeClient
     """Does not wait for an answer so long that the leases of others would run out meanwhile."""
+    host: str
+    """What the launcher calls the place where it runs."""
 
     @property
     def handle(self) -> NodeHandle:
@@ -72,6 +74,8 @@ class Fleet:
         """Those that are to go on: also the ones that wait for others to start."""
         self._change = threading.Lock()  # of which nodes there are
         self._renewal: Renewal | None = None
+        self._watch: Renewal | None = None
+        """Beside the renewal of nodes: a host that does not answer must not delay that."""
         try:
             self.grow(count)
         except BaseException:
@@ -86,7 +90,8 @@ class Fleet:
         """`gently`: one after the other, and they leave the machine to others until they listen, where that
         may be arranged."""
         if self._lease is not None and self._renewal is None:
-            self._renewal = Renewal(self._lease / SHARE, self._keep)
+            self._renewal = Renewal(self._lease / SHARE, self._keep, name="leases")
+            self._watch = Renewal(self._lease / SHARE, self._look, name="hosts")
         first = len(self._members)
         places = self._places(range(first, count), self._members)
         work = [partial(self._start, index, host, gently=gently) for index, host in places]
@@ -140,7 +145,7 @@ class Fleet:
         if now:
             self._leaving = self._launcher.leaving()
         members, hosts = self._members, self._leaving
-        return frozenset(index for index, member in enumerate(members) if member.handle.host in hosts)
+        return frozenset(index for index, member in enumerate(members) if member.host in hosts)
 
     def stand_in(self, indexes: Iterable[int]) -> None:
         moving = sorted(indexes)
@@ -187,9 +192,10 @@ class Fleet:
             self._retiring, self._standing_by = [], {}
         self._end(beside)
         self.shrink(0).join()
-        if self._renewal is not None:
-            self._renewal.close()
-            self._renewal = None
+        for renewal in (self._renewal, self._watch):
+            if renewal is not None:
+                renewal.close()
+        self._renewal = self._watch = None
 
     def __enter__(self) -> Self:
         return self
@@ -200,7 +206,7 @@ class Fleet:
     def _places(self, indexes: Sequence[int], staying: Sequence[_Member]) -> list[tuple[int, str]]:
         if not indexes:
             return []
-        taken = [member.handle.host for member in staying]
+        taken = [member.host for member in staying]
         return list(zip(indexes, placed(len(indexes), self._launcher.hosts(), taken), strict=True))
 
     def _replace(self, index: int, old: _Member, host: str) -> NodeHandle:
@@ -221,16 +227,16 @@ class Fleet:
         while True:
             name = f"{name_prefix(self._generation)}node-{index}-{secrets.token_hex(4)}"
             try:
-                return self._connected(self._launcher.start(name, host, gently=gently))
+                return self._connected(self._launcher.start(name, host, gently=gently), host)
             except HostError as error:
                 tried.append(host)
                 others = [other for other in self._launcher.hosts() if other not in tried]
                 if not others:
                     raise
                 _log.warning("%s; trying another one", error)
-                (host,) = placed(1, others, [member.handle.host for member in self._members])
+                (host,) = placed(1, others, [member.host for member in self._members])
 
-    def _connected(self, running: Running) -> _Member:
+    def _connected(self, running: Running, host: str) -> _Member:
         patience = self._timeout if self._lease is None else min(self._timeout, self._lease / SHARE)
         client, keeper = (
             NodeClient(
@@ -241,7 +247,7 @@ class Fleet:
             )
             for timeout in (self._timeout, patience)
         )
-        member = _Member(running, client, keeper)
+        member = _Member(running, client, keeper, host)
         with self._change:
             self._kept.add(member)
         return member
@@ -276,9 +282,11 @@ class Fleet:
         """Tell all nodes that this driver lives. One that does not hear of it is found dead by a batch."""
         with self._change:
             kept = list(self._kept)
-        renewals: list[Callable[[], None]] = [self._launcher.renew]
-        renewals += [partial(member.keeper.renew, self._generation) for member in kept]
-        _side_by_side(renewals, len(renewals))
+        _side_by_side([partial(member.keeper.renew, self._generation) for member in kept], len(kept))
+
+    def _look(self) -> None:
+        """Tell the same to what else the launcher has started, and see which hosts are going away."""
+        self._launcher.renew()
         self._leaving = self._launcher.leaving()
 
 

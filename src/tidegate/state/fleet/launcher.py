@@ -27,14 +27,14 @@ class Running(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts nodes on hosts. May be called by several threads at once."""
+    """Starts nodes on hosts, which it names as it likes. May be called by several threads at once."""
 
     def hosts(self) -> Sequence[str]:
         """Where nodes may be started now, the first choice first; one with more room may be there several
         times."""
 
     def leaving(self) -> frozenset[str]:
-        """Hosts that are going away: their nodes are to move."""
+        """Hosts that are going away, as far as can be known soon: their nodes are to move."""
 
     def start(self, name: str, host: str, *, gently: bool = False) -> Running:
         """A node that listens; `gently`: it leaves the machine to others until then.

@@ -12,13 +12,13 @@ _log = logging.getLogger(__name__)
 class Renewal:
     """Calls `renew` every so many seconds until `close`, in a thread that does not keep the process alive."""
 
-    def __init__(self, every: float, renew: Callable[[], object]) -> None:
+    def __init__(self, every: float, renew: Callable[[], object], *, name: str) -> None:
         self._every = every
         self._renew = renew
         self.rounds = 0
         """How often it was done."""
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:

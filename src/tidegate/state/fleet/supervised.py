@@ -24,7 +24,7 @@ class Hosts(Protocol):
         several times."""
 
     def leaving(self) -> frozenset[str]:
-        """Machines that are going away."""
+        """Those that are going away, as far as can be known soon."""
 
     def known(self, host: str) -> SupervisorClient | None:
         """The supervisor that was last used on a host."""
@@ -65,7 +65,7 @@ class SupervisedLauncher:
     def start(self, name: str, host: str, *, gently: bool = False) -> SupervisedNode:
         supervisor = self._hosts.supervisor(host)
         started = supervisor.start(name, self._spec, gently=gently)
-        return SupervisedNode(NodeHandle(name, started.address, started.pid, host), supervisor)
+        return SupervisedNode(NodeHandle(name, started.address, started.pid, supervisor.host), supervisor)
 
     def renew(self) -> None:
         self._hosts.renew()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 from pyarrow import flight
 
-from tidegate.errors import HostError, NodeError
+from tidegate.errors import HostError, NodeError, TidegateError
 from tidegate.security.security import Security
 from tidegate.state.codec import decoded
 from tidegate.state.node.spec import NodeSpec
@@ -15,10 +17,17 @@ from tidegate.state.supervisor.commands import Command, End, Listening, Look, Re
 from tidegate.state.wire import access
 from tidegate.state.wire.flights import from_flight
 
-_ANSWER = 3.0
-"""Seconds that a supervisor has to say what there is."""
+_ANSWER = 2.0
+"""Seconds that a supervisor has to say what there is. A round of renewals waits for the slowest one: with the
+pause before it, that has to be less than the shortest lease, 4 seconds, of the others."""
 _START = 200.0
 """Seconds that it has to start a node, with another try or two."""
+_END = 3.0
+"""Seconds that it has to kill a node and remove its files."""
+_PAUSE = 3.0
+"""Seconds between two looks at one that starts a node."""
+_SILENT = 2
+"""So many looks in a row without an answer, and it is taken for gone."""
 
 T = TypeVar("T")
 
@@ -34,12 +43,27 @@ class SupervisorClient:
         self._connection = access.client(address, security)
 
     def start(self, name: str, spec: NodeSpec, *, gently: bool = False) -> Listening:
-        """Have a node that listens."""
-        return self._send(Start(name, spec, gently), Listening, _START)
+        """Have a node that listens. One that starts although nobody waits for it any more ends with its
+        lease."""
+        started: Future[Listening] = Future()
+
+        def start() -> None:
+            try:
+                started.set_result(self._send(Start(name, spec, gently), Listening, _START))
+            except BaseException as error:
+                started.set_exception(error)
+
+        threading.Thread(target=start, name=f"starting-{name}", daemon=True).start()
+        silent = 0
+        while silent < _SILENT and not wait([started], _PAUSE).done:
+            silent = 0 if self._answers() else silent + 1
+        if not started.done():
+            raise self._no_answer()
+        return started.result()
 
     def end(self, name: str, seconds: float) -> None:
         """See a node gone; it has so long to end by itself."""
-        self._send(End(name, round(seconds * 1000)), Report, seconds + _ANSWER)
+        self._send(End(name, round(seconds * 1000)), Report, seconds + _END)
 
     def look(self) -> Report:
         """What there is."""
@@ -52,6 +76,19 @@ class SupervisorClient:
     def close(self) -> None:
         self._connection.close()
 
+    def _answers(self) -> bool:
+        try:
+            self.look()
+        except TidegateError:
+            return False
+        return True
+
+    def _no_answer(self) -> HostError:
+        return HostError(
+            f"the supervisor of state nodes on {self.host}, at {self.address}, does not answer",
+            host=self.host,
+        )
+
     def _send(self, command: Command, answer: type[T], timeout: float) -> T:
         options = flight.FlightCallOptions(timeout=timeout, headers=self._headers)
         try:
@@ -59,9 +96,6 @@ class SupervisorClient:
         except (flight.FlightError, OSError) as error:
             meant = from_flight(error, self.address)
             if isinstance(meant, NodeError):
-                raise HostError(
-                    f"the supervisor of state nodes on {self.host}, at {self.address}, does not answer",
-                    host=self.host,
-                ) from error
+                raise self._no_answer() from error
             raise meant from error
         return decoded(answer, json.loads(found.body.to_pybytes()))
