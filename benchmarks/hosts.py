@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks.comparison import Row, tell
 from benchmarks.on_host import INTERVAL, WORK
 from benchmarks.rescale import PAYLOAD
-from tidegate.lab import Host, Lab
+from tidegate.lab import Lab
 
 WORKERS = ("a", "b", "c")
 AWAY = "25 ms"
@@ -351,7 +351,7 @@ def _gap_of_kill(hosts: Cluster, load: Running) -> float:
     load.await_more(AFTER)
     gap = load.gap(since)
     hosts.lab["b"].boot()
-    _await_workers(hosts, "b")
+    hosts.lab.spark.await_workers()
     return gap
 
 
@@ -359,7 +359,7 @@ def _gap_of_join(hosts: Cluster, load: Running) -> float:
     """From the moment that the host boots until its nodes have their state."""
     since = time.time()
     hosts.lab.boot("late")
-    _await_workers(hosts, "late")
+    hosts.lab.spark.await_workers()
     more = str(len(WORKERS) + 1)
     arguments = ("scale", load.checkpoint, "--nodes", more, "--parallelism", more)
     command = hosts.start("near", "tidegate.cli.main", *arguments)
@@ -393,17 +393,6 @@ _MEASURES: Mapping[Callable[[Cluster], Iterator[Row]], Sequence[str]] = {
     _driver_killed: [_RESTART],
 }
 """With the rows that each gives."""
-
-
-def _await_workers(hosts: Cluster, name: str) -> None:
-    """Until a host that has booted has its worker."""
-    host: Host = hosts.lab[name]
-    until = time.monotonic() + _PATIENCE
-    while not host.processes("deploy.worker.Worker"):
-        if time.monotonic() > until:
-            raise SystemExit(f"host {name} has no worker of Spark")
-        time.sleep(0.1)
-    hosts.lab.spark.await_workers()
 
 
 def _row(
