@@ -139,9 +139,13 @@ def test_state_that_is_lost_is_neither_tried_again_nor_to_be_resumed(tmp_path: P
         world.attempts.append(ticket)
         raise StateLostError("the state of key groups 0-7 is lost; start with a new checkpoint")
 
-    with pytest.raises(BatchError, match=r"^batch 0: the state .* is lost; start with a new checkpoint$"):
+    with pytest.raises(
+        BatchError, match=r"batch 0: the state .* is lost; start with a new checkpoint$"
+    ) as caught:
         world.batches().run(0, CUT, job)
     assert len(world.attempts) == 1
+    lost = "the state of key groups 0-7 is lost; start with a new checkpoint"
+    assert caught.value.story == ("batch 0 starts", f"attempt 1: failed: {lost}")
 
 
 def test_publishing_is_tried_again_and_the_batch_stays_committed(tmp_path: Path) -> None:

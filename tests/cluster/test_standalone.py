@@ -98,7 +98,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 class TestUnderAQuery:
     """What the story tells."""
 
-    pytestmark = slow
+    pytestmark = [*slow, pytest.mark.soak]
 
     def test_it_goes_on_while_executors_come_and_go(self, story: Story) -> None:
         assert story.query["active"], story.query

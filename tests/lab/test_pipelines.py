@@ -74,8 +74,9 @@ def test_cut_links_and_a_dead_host_leave_no_trace(lab: Lab, shared: Path, calm: 
     assert left(folder, checkpoint) == calm
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("transfer", ["peer", pytest.param("log", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("transfer", ["peer", "log"])
 def test_rescales_while_a_link_is_cut_and_a_host_dies_leave_no_trace(
     lab: Lab, shared: Path, calm: Left, transfer: str
 ) -> None:
@@ -142,7 +143,7 @@ LONG_AWAY: dict[str, object] = {"do": "store-away", "at": "0 s", "for": "15 s"}
 def test_state_on_executors_and_a_checkpoint_in_a_store_stand_it_too(
     lab: Lab, shared: Path, calm: Left, request: pytest.FixtureRequest, chaos: list[dict[str, object]]
 ) -> None:
-    """A host that dies takes an executor and state nodes with it."""
+    """While it is rescaled; a host that dies takes an executor and state nodes with it."""
     name = request.node.callspec.id
     folder = shared / name
     folder.mkdir()
@@ -150,11 +151,16 @@ def test_state_on_executors_and_a_checkpoint_in_a_store_stand_it_too(
     settings = {"state.provider": "executors", "engine.interval": "800 ms"}
     with Driver(lab, "near", folder, BATCHES, checkpoint=checkpoint, settings=settings) as driver:
         driver.await_batch(2)
+        driver.tidegate("scale", "--nodes", "4", "--parallelism", "4", "--no-wait")
         with lab.chaos(chaos) as happening:
             assert happening.wait(120)
         assert len(happening.deeds) == 2 * len(chaos), happening.deeds
         assert driver.process.poll() is None, f"it ended before all this went wrong: {driver.said}"
         assert driver.wait() == 0, driver.said
+        # Nothing runs any more: it is read from the store.
+        (rescale,) = driver.tidegate("history")["rescales"]
+    assert rescale["nodes"][1] == 4
+    assert rescale["first_batch"] is not None
     assert left_on(lab, "near", folder, checkpoint) == calm
 
 

@@ -22,8 +22,14 @@ from tidegate.rescale.model import STRATEGIES, Ask
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
-@pytest.mark.parametrize("transfer", ["log", "peer"])
-@pytest.mark.parametrize("rescales", [6, pytest.param(40, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("transfer", "rescales"),
+    [
+        ("peer", 6),
+        pytest.param("peer", 40, marks=pytest.mark.soak),
+        pytest.param("log", 40, marks=pytest.mark.soak),
+    ],
+)
 def test_random_rescales_with_kills(
     run: Run, tmp_path: Path, chance: random.Random, transfer: str, rescales: int
 ) -> None:
