@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rescale.test_rescaler import opened as desk
 from tidegate.batch import protocol
 from tidegate.batch.garbage import Garbage
 from tidegate.batch.outcome import Written
@@ -92,6 +93,21 @@ def test_a_job_that_fails_is_tried_again_after_a_wait(tmp_path: Path) -> None:
     assert outcome.tries == 3
     assert [ticket.attempt for ticket in world.attempts] == [1, 2, 3]
     assert world.slept == [0.5, 0.5]
+
+
+def test_a_node_that_tasks_cannot_reach_gets_longer_until_the_last_try(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with desk(tmp_path / "state") as nodes:
+
+        def job(ticket: Ticket, assignment: object) -> Written:
+            world.attempts.append(ticket)
+            raise OSError("state node 10.0.0.5:4711 does not answer: connection timed out")
+
+        batches = world.batches()
+        batches.nodes = nodes.nodes
+        with pytest.raises(BatchError, match="3 of 3 tries failed"):
+            batches.run(0, CUT, job)
+        assert world.slept == [0.5, nodes.nodes.timeout]
 
 
 def test_a_batch_that_is_given_up_tells_its_story(tmp_path: Path) -> None:

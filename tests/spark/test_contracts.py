@@ -47,7 +47,14 @@ from tidegate.spark import authentication, class_archive, kafka_admin, session, 
 from tidegate.spark.arrow_function import map_in_arrow
 from tidegate.spark.callbacks import ensure_callbacks
 from tidegate.spark.checkpoint_files import CheckpointFiles
-from tidegate.spark.executors import Executors, executor_hosts, executors_of, hosts_by_executor, rows_on
+from tidegate.spark.executors import (
+    Executors,
+    executor_hosts,
+    executors_of,
+    give_up,
+    hosts_by_executor,
+    rows_on,
+)
 from tidegate.spark.frames import compute, counted, int_array, merged
 from tidegate.spark.listener import Report, drain_listener_bus, watching
 from tidegate.spark.partial_aggregate import PreparedAggregate, within_partitions
@@ -722,6 +729,24 @@ def test_contract_CoarseGrainedSchedulerBackend_decommissionExecutor(spark: Spar
     }
     context: Any = spark.sparkContext._jsc
     assert context.sc().schedulerBackend() is not None
+
+
+def test_contract_CoarseGrainedSchedulerBackend_removeExecutor(spark: SparkSession) -> None:
+    """What it does is seen in the lab, when a host dies: tests/lab/test_pipelines.py."""
+    backend = "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend"
+    why = "org.apache.spark.scheduler.ExecutorLossReason"
+    assert ("java.lang.String", why) in _signatures(spark, backend, "removeExecutor")
+    assert _signatures(spark, "org.apache.spark.SparkContext", "killAndReplaceExecutor") == {
+        ("java.lang.String",)
+    }
+
+
+def test_contract_ExecutorProcessLost(spark: SparkSession) -> None:
+    """It is made of a message, the host that goes with the executor, and whether that was its own fault."""
+    jvm: Any = spark._jvm
+    lost = jvm.org.apache.spark.scheduler.ExecutorProcessLost("why", jvm.scala.Option.apply("host"), False)
+    assert (lost.message(), lost.workerHost().get(), lost.causedByApp()) == ("why", "host", False)
+    assert give_up(spark, "a host without executors") == []
 
 
 def test_contract_ExecutorDecommissionInfo(spark: SparkSession) -> None:

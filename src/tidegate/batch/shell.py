@@ -52,6 +52,7 @@ from tidegate.spark.reasons import reason
 from tidegate.state.fleet.nodes import Nodes, StateResult
 from tidegate.state.fleet.stateless import Stateless
 from tidegate.state.task.assignment import Assignment
+from tidegate.state.wire.flights import UNANSWERED
 
 log = logging.getLogger(__name__)
 
@@ -351,8 +352,16 @@ class _Batch:
             log.warning("batch %d: a lost node could not be replaced: %s", self._id, error)
             lost = 0  # The next attempt fails on it, and comes back here.
         if not lost:
-            self._of.sleep(self._of.retry_wait)
+            self._of.sleep(self._pause(ticket))
         return protocol.Healed(ticket)
+
+    def _pause(self, ticket: Ticket) -> float:
+        """Tasks may not reach a node that lives, while a link is cut. They notice that soon, so there is time
+        for another try at once; after that it takes as long as it may take."""
+        nodes = self._of.nodes
+        if nodes is None or ticket.attempt == 1 or UNANSWERED not in self._protocol.why:
+            return self._of.retry_wait
+        return max(self._of.retry_wait, nodes.timeout)
 
     def _gave_up(self, tries: int, why: str) -> BatchError:
         story = (*map(str, self._protocol.story), *self._failures)

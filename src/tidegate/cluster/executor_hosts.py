@@ -6,16 +6,17 @@ import logging
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from tidegate.cluster.warming import WARM_UP
 from tidegate.errors import HostError, TidegateError
 from tidegate.security.security import VARIABLE, Security
-from tidegate.spark.executors import executors_of, hosts_by_executor, rows_on
+from tidegate.spark.executors import executors_of, give_up, hosts_by_executor, rows_on
 from tidegate.spark.reasons import reason
 from tidegate.state.supervisor.client import SupervisorClient
+from tidegate.state.wire.beside import beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 _TRIES = 4
 """How often a supervisor is sent to a host: a task's place is a preference."""
 
+_BRIEFLY = 1.0
+"""Seconds that Spark's master has to hear of a host that is out of reach before anything else happens."""
 _ROUNDS = 2
 """Renewals without an answer until another supervisor may be started in the place of one."""
 
@@ -97,6 +100,13 @@ class ExecutorHosts:
                 # By now Spark knows whether the machine is gone: if it is not, another one may start there.
                 if self._silent[client.host] >= _ROUNDS and self._known.get(client.host) is client:
                     del self._known[client.host], self._silent[client.host]
+
+    def lost(self, host: str) -> None:
+        """Spark is told what it would find out later: until then its tasks there hang."""
+        giving_up = beside(lambda: give_up(self._spark, host), name="giving-up")
+        wait([giving_up], _BRIEFLY)
+        if giving_up.done() and (error := giving_up.exception()) is not None:
+            _log.warning("Spark could not be told that %s is out of reach: %s", host, error)
 
     def close(self) -> None:
         """They end by themselves, and at once those that can be reached."""

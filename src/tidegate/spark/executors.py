@@ -74,6 +74,20 @@ def hosts_by_executor(spark: SparkSession) -> dict[str, str]:
     return {id: found[id] for id in others or found}
 
 
+def give_up(spark: SparkSession, host: str) -> list[str]:
+    """Take the executors on a host for lost, as Spark does by itself after a long silence; which ones."""
+    context: Any = spark.sparkContext._jsc
+    jvm: Any = spark._jvm
+    why = jvm.org.apache.spark.scheduler.ExecutorProcessLost(
+        f"{host} is out of reach", jvm.scala.Option.apply(host), False
+    )
+    found = [id for id, place in hosts_by_executor(spark).items() if place == host and id != "driver"]
+    for id in found:
+        context.sc().killAndReplaceExecutor(id)
+        context.sc().schedulerBackend().removeExecutor(id, why)
+    return found
+
+
 def _host(place: str) -> str:
     """The host of `host:port`; an executor that is about to register its block manager has no port yet."""
     host, _, port = place.rpartition(":")

@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Self, TypeVar
@@ -17,12 +17,18 @@ from tidegate.state.fleet.launcher import Launcher, Running
 from tidegate.state.fleet.nodes import name_prefix
 from tidegate.state.fleet.placement import placed
 from tidegate.state.fleet.provider import NodeHandle
+from tidegate.state.fleet.reach import Reach, host_of
 from tidegate.state.fleet.renewal import Renewal
 from tidegate.state.node.lease import SHARE
+from tidegate.state.wire.access import SOCKET
+from tidegate.state.wire.beside import beside
 from tidegate.state.wire.client import NodeClient
 
 _log = logging.getLogger(__name__)
 
+_BRIEFLY = 0.3
+"""Seconds that one which is to end at once has, before another one starts in its place."""
+_GLANCE = 0.1
 _END = 5.0
 """Seconds that nodes have to end by themselves."""
 
@@ -76,6 +82,7 @@ class Fleet:
         self._renewal: Renewal | None = None
         self._watch: Renewal | None = None
         """Beside the renewal of nodes: a host that does not answer must not delay that."""
+        self._reach: Reach | None = None
         try:
             self.grow(count)
         except BaseException:
@@ -92,6 +99,7 @@ class Fleet:
         if self._lease is not None and self._renewal is None:
             self._renewal = Renewal(self._lease / SHARE, self._keep, name="leases")
             self._watch = Renewal(self._lease / SHARE, self._look, name="hosts")
+            self._reach = Reach(self._remote, self._lost)
         first = len(self._members)
         places = self._places(range(first, count), self._members)
         work = [partial(self._start, index, host, gently=gently) for index, host in places]
@@ -192,10 +200,10 @@ class Fleet:
             self._retiring, self._standing_by = [], {}
         self._end(beside)
         self.shrink(0).join()
-        for renewal in (self._renewal, self._watch):
-            if renewal is not None:
-                renewal.close()
-        self._renewal = self._watch = None
+        for watching in (self._renewal, self._watch, self._reach):
+            if watching is not None:
+                watching.close()
+        self._renewal = self._watch = self._reach = None
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +218,8 @@ class Fleet:
         return list(zip(indexes, placed(len(indexes), self._launcher.hosts(), taken), strict=True))
 
     def _replace(self, index: int, old: _Member, host: str) -> NodeHandle:
-        self._end([old], patience=0.0)
+        # It may be on a machine that is gone: nobody waits for that.
+        self._end_beside([old], patience=0.0).join(_BRIEFLY)
         started = self._start(index, host)
         with self._change:
             in_time = index < len(self._members) and self._members[index] is old
@@ -263,18 +272,22 @@ class Fleet:
         if not self._members:
             self._launcher.close()
 
-    def _end_beside(self, leaving: Sequence[_Member]) -> threading.Thread:
+    def _end_beside(self, leaving: Sequence[_Member], patience: float = _END) -> threading.Thread:
         """No batch waits for it."""
-        ending = threading.Thread(target=self._end, args=(leaving,), name="ending-nodes")
+        ending = threading.Thread(target=self._end, args=(leaving, patience), name="ending-nodes")
         ending.start()
         return ending
 
     def _is_dead(self, member: _Member) -> bool:
         if not member.running.alive:
             return True
+        asked = beside(member.client.status, name=f"asking-{member.handle.name}")
+        while not wait([asked], _GLANCE).done:
+            if self._reach is not None and self._reach.out_of(member.handle.address):
+                return True
         try:
             # A little less than the time-out: the node saw the request after the one who gave it up.
-            return member.client.status().busy > 0.9 * self._timeout
+            return asked.result().busy > 0.9 * self._timeout
         except TidegateError:
             return True
 
@@ -283,6 +296,16 @@ class Fleet:
         with self._change:
             kept = list(self._kept)
         _side_by_side([partial(member.keeper.renew, self._generation) for member in kept], len(kept))
+
+    def _remote(self) -> list[str]:
+        """The addresses of nodes that a network is between."""
+        return [each.handle.address for each in self._members if not each.handle.address.startswith(SOCKET)]
+
+    def _lost(self, host: str) -> None:
+        there = [member for member in self._members if host_of(member.handle.address) == host]
+        _log.warning("%s is out of reach, with %d state nodes", host, len(there))
+        for place in {member.host for member in there}:
+            self._launcher.lost(place)
 
     def _look(self) -> None:
         """Tell the same to what else the launcher has started, and see which hosts are going away."""

@@ -45,5 +45,8 @@ class Launcher(Protocol):
     def renew(self) -> None:
         """Have what was started on other machines, beside nodes, go on. Does not raise."""
 
+    def lost(self, host: str) -> None:
+        """A host is out of reach: its nodes are. Does not raise."""
+
     def close(self) -> None:
         """No node runs any more. May be called again, and nodes be started again afterwards."""

@@ -98,6 +98,9 @@ class LocalLauncher:
     def renew(self) -> None:
         """Nothing outlives this process."""
 
+    def lost(self, host: str) -> None:
+        """It is this machine."""
+
     def close(self) -> None:
         self._sockets.close()
 

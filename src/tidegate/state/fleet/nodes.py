@@ -132,7 +132,8 @@ class Nodes:
         self.security = provider.security
         self._tasks = self.security.party("task")
         self._switch = _Switch()
-        self._timeout = seconds(settings.timeout)
+        self.timeout = seconds(settings.timeout)
+        """How long a live node may take to answer."""
         self._pipeline = pipeline
         self._before: Ticket | None = None
         self._owners: dict[int, NodeHandle] = {}
@@ -144,12 +145,12 @@ class Nodes:
             client_for,
             security=self.security,
             pipeline=pipeline,
-            timeout=self._timeout,
+            timeout=self.timeout,
         )
         self._spawn = spawn
         self._sleep = sleep
         self._pool = pool
-        self._repeats = math.ceil(patience / self._timeout)
+        self._repeats = math.ceil(patience / self.timeout)
 
     @property
     def expected(self) -> dict[int, frozenset[StagedPart]]:
@@ -258,7 +259,7 @@ class Nodes:
             route=self.route,
             addresses=tuple(node.address for node in nodes),
             hosts=tuple(node.host for node in nodes),
-            timeout=self._timeout,
+            timeout=self.timeout,
             faults=faults.place(),
         )
 
@@ -366,10 +367,10 @@ class Nodes:
         while (left := (status := self._client(node).status()).groups_left) > 0:
             waited = waited + 1 if seen == (left, status.received) else 0
             seen = left, status.received
-            if waited * _POLL > _PATIENCE * self._timeout:
+            if waited * _POLL > _PATIENCE * self.timeout:
                 raise NodeError(
                     f"state node {node} is waiting for the state of {left} key groups, and has received none "
-                    f"of it for {_PATIENCE * self._timeout:.0f} s",
+                    f"of it for {_PATIENCE * self.timeout:.0f} s",
                     node=str(node),
                 )
             self._sleep(_POLL)

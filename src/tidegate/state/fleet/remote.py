@@ -57,6 +57,9 @@ class RemoteHosts:
     def renew(self) -> None:
         """They go on by themselves."""
 
+    def lost(self, host: str) -> None:
+        """Whether its supervisor answers is seen when a node is to be placed."""
+
     def close(self) -> None:
         """They go on for others."""
 

@@ -35,6 +35,9 @@ class Hosts(Protocol):
     def renew(self) -> None:
         """Have what was started there go on."""
 
+    def lost(self, host: str) -> None:
+        """One is out of reach. Does not raise."""
+
     def close(self) -> None:
         """End what was started there."""
 
@@ -69,6 +72,9 @@ class SupervisedLauncher:
 
     def renew(self) -> None:
         self._hosts.renew()
+
+    def lost(self, host: str) -> None:
+        self._hosts.lost(host)
 
     def close(self) -> None:
         self._hosts.close()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from typing import TypeVar
 
 from pyarrow import flight
@@ -15,6 +14,7 @@ from tidegate.state.codec import decoded
 from tidegate.state.node.spec import NodeSpec
 from tidegate.state.supervisor.commands import Command, End, Listening, Look, Report, Start, Stop, encode
 from tidegate.state.wire import access
+from tidegate.state.wire.beside import beside
 from tidegate.state.wire.flights import from_flight
 
 _ANSWER = 2.0
@@ -45,15 +45,8 @@ class SupervisorClient:
     def start(self, name: str, spec: NodeSpec, *, gently: bool = False) -> Listening:
         """Have a node that listens. One that starts although nobody waits for it any more ends with its
         lease."""
-        started: Future[Listening] = Future()
-
-        def start() -> None:
-            try:
-                started.set_result(self._send(Start(name, spec, gently), Listening, _START))
-            except BaseException as error:
-                started.set_exception(error)
-
-        threading.Thread(target=start, name=f"starting-{name}", daemon=True).start()
+        command = Start(name, spec, gently)
+        started = beside(lambda: self._send(command, Listening, _START), name=f"starting-{name}")
         silent = 0
         while silent < _SILENT and not wait([started], _PAUSE).done:
             silent = 0 if self._answers() else silent + 1

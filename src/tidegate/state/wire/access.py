@@ -46,13 +46,25 @@ def location(address: str, security: Security) -> flight.Location:
     return flight.Location(f"{'grpc+tls' if security.tls else 'grpc'}://{address}")
 
 
+_UNACKNOWLEDGED = 2_000
+"""Milliseconds that a kernel has to acknowledge what was sent, or that somebody wants to connect: one that
+does not is on a machine that is dead or cut off. A busy process may take as long as it likes."""
+_OPTIONS = [
+    ("grpc.keepalive_timeout_ms", _UNACKNOWLEDGED),
+    # Goes with it. More often, and a server takes it for an attack.
+    ("grpc.keepalive_time_ms", 600_000),
+    ("grpc.min_reconnect_backoff_ms", _UNACKNOWLEDGED),
+]
+
+
 def client(address: str, security: Security) -> flight.FlightClient:
     """A connection to the node at an address, opened when it is first used."""
     tls = credentials(address, security)
     if tls is None:
-        return flight.FlightClient(location(address, security))
+        return flight.FlightClient(location(address, security), generic_options=_OPTIONS)
     return flight.FlightClient(
         location(address, security),
+        generic_options=_OPTIONS,
         tls_root_certs=tls.authority,
         cert_chain=tls.certificate,
         private_key=tls.key,

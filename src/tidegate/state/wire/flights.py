@@ -28,6 +28,10 @@ def to_flight(error: TidegateError) -> flight.FlightError:
     return flight.FlightServerError(message, json.dumps({"kind": kind, "message": message}).encode())
 
 
+UNANSWERED = "does not answer"
+"""In every error that means it."""
+
+
 def from_flight(error: Exception, node: str) -> TidegateError:
     """What a node meant, or a NodeError when it did not get to say anything."""
     if isinstance(error, flight.FlightUnauthenticatedError):
@@ -38,7 +42,7 @@ def from_flight(error: Exception, node: str) -> TidegateError:
         form = json.loads(getattr(error, "extra_info", b""))
         return _KINDS[form["kind"]](form["message"])
     except (ValueError, KeyError, TypeError):
-        return NodeError(f"state node {node} does not answer{_problem(error, node)}", node=node)
+        return NodeError(f"state node {node} {UNANSWERED}{_problem(error, node)}", node=node)
 
 
 def _problem(error: Exception, node: str) -> str:
