@@ -270,7 +270,7 @@ def _named(work: str, kind: str) -> str:
     return f"throughput, {work}, {kind}"
 
 
-_LONG = {_AWAY, _LARGER, _RESTART, *(_named("4 s window join", kind) for kind in _KINDS)}
+_LONG = {_AWAY, _LARGER, _RESTART, *(_named(work, kind) for work in WORK for kind in _KINDS)}
 """Rows that `--quick` has no time for."""
 
 
@@ -318,7 +318,7 @@ def _rate(hosts: Cluster) -> float:
 
 
 def _under_load(hosts: Cluster) -> Iterator[Row]:
-    """What happens to the hosts of workers: one dies and comes back, another one joins."""
+    """What happens to the hosts of workers: another one joins; one dies."""
     rate = _rate(hosts)
     more = {"rows/s": rate}
     small, large = 100_000_000, 100_000_000 if hosts.quick else 1_000_000_000
@@ -330,13 +330,11 @@ def _under_load(hosts: Cluster) -> Iterator[Row]:
             steady = load.batches()[-AFTER:]
             remote.append(sum(batch["state_wire_remote"] for batch in steady) / AFTER)
             whole.append(sum(batch["state_wire"] for batch in steady) / AFTER)
-            ours[small].append(_gap_of_kill(hosts, load))
-            load.await_steady()
             joined.append(_gap_of_join(hosts, load))
         hosts.lab["late"].kill()
-        if large > small:
-            with running(hosts, large, rate, own=False) as load:
-                ours[large].append(_gap_of_kill(hosts, load))
+        for size in ours:
+            with running(hosts, size, rate, own=False) as load:
+                ours[size].append(_gap_of_kill(hosts, load))
         with running(hosts, large, rate, own=True) as load:
             theirs.append(_gap_of_kill(hosts, load))
     yield _row(_ACROSS, remote, whole, "bytes", most=0.4, more=more)
