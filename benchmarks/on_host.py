@@ -104,6 +104,8 @@ def _query(
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     cluster = Standalone(master, memory=memory)
     conf = {**cluster.conf, **ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}
+    # As Java starts by default: without the archive of classes that Tidegate has it use.
+    conf["spark.driver.extraJavaOptions"] = "-Xshare:auto"
     conf |= {"spark.cores.max": str(cores)} if cores else {}
     spark = session.start("spark", master=master, driver_memory="1g", conf=conf)
     cluster.attach(spark)

@@ -196,6 +196,15 @@ def test_rows_that_cost_a_lot_are_fewer_once_a_second_batch_says_so() -> None:
     assert first.observe(first.limit, 100.0 * first.limit / 10_000).limit < 1_000
 
 
+def test_a_run_that_goes_on_has_a_small_batch_first_and_then_the_limit_of_the_run_before() -> None:
+    first = start(limit=10_000).resumed(1_000_000)
+    assert first.limit == 100_000
+    assert first.observe(100_000, 8.0).limit == 1_000_000
+    assert start(limit=10_000).resumed(50_000).limit == 10_000
+    assert start(limit=10_000).resumed(5_000).limit == 5_000
+    assert start(limit=10_000).resumed(10).limit == 100
+
+
 def test_only_where_enough_rows_wait_is_a_longer_batch_needed() -> None:
     busy, _ = overloaded(start(), lambda rows: 0.8 + rows * 1e-6, 30)
     assert busy.catching_up(busy.limit) == busy.seconds > 0.9

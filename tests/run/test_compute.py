@@ -15,7 +15,7 @@ import tidegate as tg
 from tests.java import DRIVER_JAVA, SMALL
 from tests.run.readings import sensors
 from tidegate.cluster.local import InProcess
-from tidegate.run.compute import Compute, warming
+from tidegate.run.compute import Compute, import_operators, warming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,8 @@ def test_workers_have_imported_what_the_steps_of_the_plan_need(spark: SparkSessi
     p = tg.Pipeline("warm")
     p.source(sensors(10)).key_by("id").top_n(3, by="value").sink(tg.sinks.Discard())
     slots = spark.sparkContext.defaultParallelism
-    Compute(spark, InProcess(), warming(p.plan(), spark)).wait_until_warm()
+    import_operators(p.plan())
+    Compute(spark, InProcess(), warming(spark)).wait_until_warm()
     found = spark.range(0, slots, 1, slots).mapInArrow(look, "known boolean").collect()
     assert [row.known for row in found] == [True] * slots
 

@@ -49,6 +49,9 @@ _WARM_UP = 12
 """Batches after which the machine counts as warm."""
 _SLOWEST = 5.0
 """A batch that takes more than this many times the target is not slow from warming up alone."""
+_COLD = 10
+"""The first batch of a run takes so many times fewer rows than the last one of the run before: it is several
+times slower, and whoever reads the output has waited long enough."""
 _PILED_UP = 5
 """Up to this many batches after the first work off what has piled up while the run started."""
 _STRETCH = 3.0
@@ -79,6 +82,13 @@ class Admission:
     batches: int = 0
     first: int = 0
     """The first limit, once a batch was observed; less once it was too much."""
+    before: int = 0
+    """The limit that an earlier run ended with: the first batch of this one takes fewer rows."""
+
+    def resumed(self, before: int) -> Admission:
+        """To begin with, where an earlier run ended with this limit."""
+        before = min(max(before, self.least), self.most)
+        return replace(self, before=before, limit=min(max(before // _COLD, self.limit), before))
 
     def observe(self, rows: int, seconds: float) -> Admission:
         """After a batch of `rows` rows that took `seconds`."""
@@ -87,8 +97,9 @@ class Admission:
         if not self.first:
             # It compiles code and starts workers: that only tells how long the next one takes at most.
             larger = int(rows * min(_GROWTH, self.longest / 2 / seconds))
-            limit = min(max(self.limit, larger), self.most)
-            return replace(self, first=self.limit, largest=float(rows), limit=limit)
+            usual = max(self.limit, self.before)
+            limit = min(max(usual, larger), self.most)
+            return replace(self, first=usual, largest=float(rows), limit=limit)
         weight, mean_rows, mean_seconds = (part * _DECAY for part in self.mean)
         return replace(
             self,

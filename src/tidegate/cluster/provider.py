@@ -97,7 +97,7 @@ class Cluster(ABC):
         self.close()
 
     def _await_executors(self, spark: SparkSession, count: int, seconds: float) -> bool:
-        """Whether there are so many in time. Those that come later are warmed up."""
+        """Whether there are so many in time. They are warmed up, and so are those that come later."""
         assert self._executors is not None
         until = time.monotonic() + seconds
         while len(self._executors.ids()) < count:

@@ -1,4 +1,4 @@
-"""New executors do a small job first, so that no batch waits for their JVM and their Python to warm up."""
+"""Executors do a small job first, so that no batch waits for their JVM and their Python to warm up."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _OF_TASKS = ("tidegate.operators.", "tidegate.sources.", "tidegate.translation.t
 
 
 class Warming:
-    """Warms up each executor that comes from now on. What goes wrong with that is logged and no more."""
+    """Warms up each executor that is there or comes. What goes wrong with that is logged and no more."""
 
     def __init__(self, spark: SparkSession, executors: Executors) -> None:
         self._spark, self._executors = spark, executors
         self._cores = int(spark.sparkContext.getConf().get("spark.executor.cores", "1"))
-        self._known = {*executors.ids()}
+        self._known = set[str]()
         self._closing = threading.Event()
         self._watch = threading.Thread(target=self._warm_new, name="warming", daemon=True)
         self._watch.start()

@@ -55,6 +55,8 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
     }
     authentication = spark_settings(config.spark.master, config.security, config.spark.conf)
     with open_cluster(config.cluster, master=config.spark.master) as cluster:
+        importing = threading.Thread(target=import_operators, args=(plan,), name="importing", daemon=True)
+        importing.start()
         spark = session.start(
             f"tidegate {plan.name}",
             master=cluster.master,
@@ -63,10 +65,9 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
             conf={**authentication, **cluster.conf, **config.spark.conf},
         )
         try:
+            importing.join()
             cluster.attach(spark)
-            compute = Compute(
-                spark, cluster, warming(plan, spark) if isinstance(cluster, InProcess) else None
-            )
+            compute = Compute(spark, cluster, warming(spark) if isinstance(cluster, InProcess) else None)
             yield compute
             compute.wait_until_warm()
             class_archive.keep(spark)
@@ -82,15 +83,16 @@ def opened(plan: Plan, config: Config) -> Iterator[Compute]:
             session.stop(spark)
 
 
-def warming(plan: Plan, spark: SparkSession) -> threading.Thread:
-    """Start the Python workers of a local Spark, and have them import what the batches of this plan need."""
-
-    def warm() -> None:
-        for step in plan.steps:
-            if isinstance(step, KeyedStep):
-                import_module(step.operator)
-        warm_up(spark, "driver", spark.sparkContext.defaultParallelism)
-
-    thread = threading.Thread(target=warm, name="warming", daemon=True)
+def warming(spark: SparkSession) -> threading.Thread:
+    """Start the Python workers of a local Spark, and have them import what tasks need."""
+    slots = spark.sparkContext.defaultParallelism
+    thread = threading.Thread(target=warm_up, args=(spark, "driver", slots), name="warming", daemon=True)
     thread.start()
     return thread
+
+
+def import_operators(plan: Plan) -> None:
+    """While Java starts: workers that warm up import what this process has."""
+    for step in plan.steps:
+        if isinstance(step, KeyedStep):
+            import_module(step.operator)

@@ -222,10 +222,11 @@ def _admission(config: Config, interval: float, limit: int | None) -> Admission 
     settings = config.admission
     if not settings.enabled:
         return None
-    return Admission(
+    admission = Admission(
         target=interval * settings.target,
         least=settings.min_rows,
         most=settings.max_rows,
         longest=seconds(settings.longest),
-        limit=min(max(limit or settings.initial_rows, settings.min_rows), settings.max_rows),
+        limit=min(max(settings.initial_rows, settings.min_rows), settings.max_rows),
     )
+    return admission if limit is None else admission.resumed(limit)
