@@ -17,7 +17,7 @@ from tidegate.cluster.daemons import Daemon, start_master, start_worker
 from tidegate.cluster.provider import Cluster, checked_count, executor_conf
 from tidegate.cluster.workers import WorkerState, reconcile
 from tidegate.errors import ClusterError
-from tidegate.spark import authentication, session
+from tidegate.spark import authentication, class_archive, session
 from tidegate.spark.executors import Executors
 from tidegate.spark.standalone import LOOPBACK, launched_executors
 
@@ -88,12 +88,13 @@ class LocalCluster(Cluster):
             self._properties = folder / "properties"
             authentication.write_properties(self._properties, secret)
             self._daemon, master = start_master(folder, properties=self._properties)
+            java = f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()} {class_archive.existing()}"
             conf = {
                 **executor_conf(cores, memory),
                 **authentication.authenticated(secret, encrypted=False),
                 "spark.driver.host": LOOPBACK,
                 "spark.driver.bindAddress": LOOPBACK,
-                "spark.executor.extraJavaOptions": f"-Dlog4j2.configurationFile={session.LOGGING.as_uri()}",
+                "spark.executor.extraJavaOptions": java.strip(),
             }
             super().__init__(master, conf)
             undo.callback(self.close)
