@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 _EVERY = 0.5
 _ANSWER = 1.0
+_AT_ONCE = 64
+"""Knocks: two are under way at each machine that does not answer."""
 _MISSED = 4
 """So many knocks in a row without an answer, about three seconds, and a machine is out of reach. On a link
 that loses a tenth of all packets that happens by chance once in hours."""
@@ -40,7 +42,7 @@ class Reach:
         self._thread.join()
 
     def _run(self) -> None:
-        with ThreadPoolExecutor(thread_name_prefix="knock") as pool:
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="knock") as pool:
             while not self._closing.wait(_EVERY):
                 for address in {host_of(address): address for address in self._addresses()}.values():
                     pool.submit(self._knock, address)
