@@ -42,7 +42,7 @@ class Reach:
         self._thread.join()
 
     def _run(self) -> None:
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="knock") as pool:
+        with ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="knock") as pool:
             while not self._closing.wait(_EVERY):
                 for address in {host_of(address): address for address in self._addresses()}.values():
                     pool.submit(self._knock, address)
