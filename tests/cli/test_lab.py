@@ -54,8 +54,10 @@ def tidegate(*words: str | Path) -> subprocess.Popen[str]:
 def up(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
     """A lab until Ctrl-C, which must end it properly."""
     with tidegate("up", *words) as process:
-        yield process
-        process.send_signal(signal.SIGINT)
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
         assert process.wait() == 0
 
 

@@ -43,14 +43,15 @@ def entries() -> Iterator[Entry]:
 def find(host: str, lab: str | None = None) -> Entry:
     """The host of that name; the lab need not be named if only one has such a host."""
     up = list(entries())
-    found = [entry for entry in up if entry.host == host and lab in (None, entry.lab)]
+    there = [entry for entry in up if lab in (None, entry.lab)]
+    found = [entry for entry in there if entry.host == host]
     if len(found) == 1:
         return found[0]
     if found:
         raise LabError(f"{len(found)} labs have a host {host}: say which by --lab, {_names(found)}")
     if not up:
         raise LabError("no lab is up: `tidegate lab up FILE.toml` starts one (as root, and so is this)")
-    raise LabError(f"no host {host!r} is up; these are: {_names(up)}")
+    raise LabError(f"no host {host!r} is up; these are: {_names(there or up)}")
 
 
 def _names(entries: Sequence[Entry]) -> str:
