@@ -102,13 +102,15 @@ def _query(
     """The stateful query that `benchmarks.rescale` compares with, until SIGTERM."""
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
-    cluster = Standalone(master, memory=memory)
-    conf = {**cluster.conf, **ROCKSDB, "spark.sql.shuffle.partitions": str(partitions)}
+    conf = {
+        **Standalone(master, memory=memory).conf,
+        **ROCKSDB,
+        "spark.sql.shuffle.partitions": str(partitions),
+    }
     # As Java starts by default: without the archive of classes that Tidegate has it use.
     conf["spark.driver.extraJavaOptions"] = "-Xshare:auto"
     conf |= {"spark.cores.max": str(cores)} if cores else {}
     spark = session.start("spark", master=master, driver_memory="1g", conf=conf)
-    cluster.attach(spark)
     sources = (
         tg.sources.Sensors(sensors=keys, rate=None, rows=keys),
         tg.sources.Sensors(sensors=keys, rate=rate, keys=tg.sources.Uniform(), seed=1),
@@ -134,7 +136,6 @@ def _query(
     if query.exception() is not None:
         raise SystemExit(f"Spark ended its query: {query.exception()}")
     query.stop()
-    cluster.close()
     spark.stop()
 
 

@@ -16,6 +16,9 @@ from tests.cluster.kit import Batch, Driver, Process, alive, await_that, family,
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
+MAINS = ("org.apache.spark.deploy.SparkSubmit", "CoarseGrainedExecutorBackend")
+"""Classes that the Java of a driver and of an executor begin with."""
+
 
 @dataclass(frozen=True, slots=True)
 class Story:
@@ -36,6 +39,8 @@ class Story:
     query: dict[str, Any]
     processes: list[Process]
     """Of the cluster, before it was closed."""
+    class_paths: list[str]
+    """Of the Java of the driver and of each executor."""
     left: list[Process]
     """Those that lived when it was closed."""
     files: list[Path]
@@ -74,6 +79,9 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
         guards = [one for one in family(running.process.pid) if "guard.py" in one.command]
         processes = [*guards, *(one for guard in guards for one in family(guard.pid))]
+        java = [
+            one.command for one in family(running.process.pid) if any(main in one.command for main in MAINS)
+        ]
         assert running.ask("close") == "closed"
         yield Story(
             batches=running.batches(),
@@ -88,6 +96,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             runs=runs,
             query=query,
             processes=processes,
+            class_paths=[command.partition(" -cp ")[2].split()[0] for command in java],
             left=alive(processes),
             files=list(folder.glob("tidegate-cluster-*")),
         )
@@ -109,6 +118,12 @@ def test_a_new_executor_gets_tasks(story: Story) -> None:
 def test_executors_work_with_the_python_that_was_warmed_up(story: Story) -> None:
     assert any(story.added in batch.warm for batch in story.batches)
     assert any(story.first in batch.warm for batch in story.batches)
+
+
+def test_executors_have_the_class_path_of_the_driver(story: Story) -> None:
+    """Otherwise they cannot use its archive of classes."""
+    assert len(story.class_paths) >= 2
+    assert len({*story.class_paths}) == 1
 
 
 def test_the_youngest_executor_leaves_and_its_worker_after_it(story: Story) -> None:

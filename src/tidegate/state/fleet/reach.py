@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 _EVERY = 0.5
-_ANSWER = 1.0
+_ANSWER = 1.5
+"""Seconds. A kernel says again after one what got no answer: a knock is lost only if both are."""
 _AT_ONCE = 64
 """Knocks: two are under way at each machine that does not answer."""
 _MISSED = 4
-"""So many knocks in a row without an answer, about three seconds, and a machine is out of reach. On a link
-that loses a tenth of all packets that happens by chance once in hours."""
+"""So many knocks in a row without an answer, about three seconds, and a machine is out of reach. Where a tenth
+of all packets is lost in either direction, that happens by chance once in days."""
 
 
 class Reach:
