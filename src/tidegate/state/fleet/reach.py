@@ -12,10 +12,10 @@ _EVERY = 0.5
 _ANSWER = 1.5
 """Seconds. A kernel says again after one what got no answer: a knock is lost only if both are."""
 _AT_ONCE = 64
-"""Knocks: two are under way at each machine that does not answer."""
+"""Knocks: three are under way at each machine that does not answer."""
 _MISSED = 4
-"""So many knocks in a row without an answer, about three seconds, and a machine is out of reach. Where a tenth
-of all packets is lost in either direction, that happens by chance once in days."""
+"""So many knocks in a row without an answer, about three seconds, and a machine is out of reach. Where a
+tenth of all packets is lost in either direction, that happens by chance once in days."""
 
 
 class Reach:
